@@ -1,1 +1,3 @@
-//! TODO
+//! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
+//! trigger, the sale, and the checks of the promises.
+
