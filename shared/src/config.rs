@@ -1,0 +1,291 @@
+//! Settings, read from the environment at a cold start.
+//!
+//! A missing or malformed one is an error of one line that names it and says what it must be. Addresses hold
+//! passwords, so they are [`Secret`]s, which print nothing.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A value that never shows in a log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a value.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// Gives the value to the client that needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// A setting keeps the function from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It must be there.
+    #[error("{name} is not set; it must be {expected}")]
+    Missing {
+        /// The variable.
+        name: &'static str,
+        /// What it must hold.
+        expected: &'static str,
+    },
+    /// It has another form. The value is not shown: it may hold a password.
+    #[error("{name} is malformed; it must be {expected}")]
+    Malformed {
+        /// The variable.
+        name: &'static str,
+        /// What it must hold.
+        expected: &'static str,
+    },
+}
+
+/// Looks up a variable: [`Env::process`] in a function, a closure in a test. An empty value counts as not set.
+pub struct Env<'a>(&'a dyn Fn(&str) -> Option<String>);
+
+impl<'a> Env<'a> {
+    /// The variables of this process.
+    pub fn process() -> Env<'static> {
+        Env(&|name| std::env::var(name).ok())
+    }
+
+    /// The variables that `lookup` knows.
+    pub fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self(lookup)
+    }
+
+    fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    fn parse_or<T: FromStr>(&self, name: &'static str, expected: &'static str, default: T) -> Result<T, ConfigError> {
+        match self.get(name) {
+            None => Ok(default),
+            Some(text) => text.parse().map_err(|_| ConfigError::Malformed { name, expected }),
+        }
+    }
+
+    fn url(&self, name: &'static str, schemes: &[&str], expected: &'static str) -> Result<Secret, ConfigError> {
+        let url = self.get(name).ok_or(ConfigError::Missing { name, expected })?;
+        let known = schemes.iter().any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()));
+        if known { Ok(Secret(url)) } else { Err(ConfigError::Malformed { name, expected }) }
+    }
+
+    fn millis(&self, name: &'static str, default_ms: u64) -> Result<Duration, ConfigError> {
+        let expected = "a time in milliseconds, from 1 to 60000";
+        let ms = self.parse_or(name, expected, default_ms)?;
+        if (1..=60_000).contains(&ms) {
+            Ok(Duration::from_millis(ms))
+        } else {
+            Err(ConfigError::Malformed { name, expected })
+        }
+    }
+
+    fn short_string(&self, name: &'static str, default: &str) -> Result<String, ConfigError> {
+        let value = self.get(name).unwrap_or_else(|| default.to_owned());
+        // AMQP 0-9-1 names are short strings.
+        if value.len() <= 255 {
+            Ok(value)
+        } else {
+            Err(ConfigError::Malformed { name, expected: "a name of at most 255 bytes" })
+        }
+    }
+}
+
+/// Where the reservations are.
+#[derive(Clone, Debug)]
+pub struct RedisConfig {
+    /// `REDIS_URL`, `redis://` or `rediss://`.
+    pub url: Secret,
+    /// `REDIS_TIMEOUT_MS` (1000): the longest that one call may take, with connecting and one retry.
+    pub timeout: Duration,
+    /// `OUTBOX_GRACE_SECS` (60): how long a sign-up may be on its way before the relay sends it again.
+    pub outbox_grace: Duration,
+}
+
+impl RedisConfig {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        let url = env.url("REDIS_URL", &["redis://", "rediss://"], "redis://HOST:PORT or rediss://HOST:PORT")?;
+        let name = "OUTBOX_GRACE_SECS";
+        let expected = "a time in seconds, from 1 to 86400";
+        let grace_secs = env.parse_or(name, expected, 60)?;
+        if !(1..=86_400).contains(&grace_secs) {
+            return Err(ConfigError::Malformed { name, expected });
+        }
+        let timeout = env.millis("REDIS_TIMEOUT_MS", 1_000)?;
+        Ok(Self { url, timeout, outbox_grace: Duration::from_secs(grace_secs) })
+    }
+}
+
+/// What kind of queue the broker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueType {
+    /// Replicated and durable; the default.
+    Quorum,
+    /// For brokers without quorum queues.
+    Classic,
+}
+
+impl FromStr for QueueType {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "quorum" => Ok(Self::Quorum),
+            "classic" => Ok(Self::Classic),
+            _ => Err(()),
+        }
+    }
+}
+
+/// The names on the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// `SIGNUP_EXCHANGE` (`activity.signup.direct`).
+    pub exchange: String,
+    /// `SIGNUP_QUEUE` (`activity.signup.queue`).
+    pub queue: String,
+    /// `SIGNUP_ROUTING_KEY` (`activity.signup.routing`).
+    pub routing_key: String,
+    /// `QUEUE_TYPE` (`quorum`), or `classic`.
+    pub queue_type: QueueType,
+}
+
+impl Topology {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            exchange: env.short_string("SIGNUP_EXCHANGE", "activity.signup.direct")?,
+            queue: env.short_string("SIGNUP_QUEUE", "activity.signup.queue")?,
+            routing_key: env.short_string("SIGNUP_ROUTING_KEY", "activity.signup.routing")?,
+            queue_type: env.parse_or("QUEUE_TYPE", "quorum or classic", QueueType::Quorum)?,
+        })
+    }
+
+    /// Where messages go that the consumer or the broker gave up: `activity.signup.dlx` for `activity.signup.queue`.
+    pub fn dead_letter_exchange(&self) -> String {
+        format!("{}.dlx", self.stem())
+    }
+
+    /// Where they wait for an operator: `activity.signup.parked` for `activity.signup.queue`.
+    pub fn parked_queue(&self) -> String {
+        format!("{}.parked", self.stem())
+    }
+
+    fn stem(&self) -> &str {
+        self.queue.strip_suffix(".queue").unwrap_or(&self.queue)
+    }
+}
+
+/// Where sign-ups are published.
+#[derive(Clone, Debug)]
+pub struct BrokerConfig {
+    /// `AMQP_URL`, `amqp://` or `amqps://`.
+    pub url: Secret,
+    /// The names on the broker.
+    pub topology: Topology,
+    /// `PUBLISH_TIMEOUT_MS` (500): the longest that a request waits for the broker.
+    pub publish_timeout: Duration,
+}
+
+impl BrokerConfig {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            url: env.url("AMQP_URL", &["amqp://", "amqps://"], "amqp://USER:PASSWORD@HOST:PORT or amqps://…")?,
+            topology: Topology::from_env(env)?,
+            publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)?,
+        })
+    }
+}
+
+/// Where the record is.
+#[derive(Clone, Debug)]
+pub struct MysqlConfig {
+    /// `MYSQL_URL`, `mysql://`.
+    pub url: Secret,
+}
+
+impl MysqlConfig {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        let url = env.url("MYSQL_URL", &["mysql://"], "mysql://USER:PASSWORD@HOST:PORT/DATABASE")?;
+        Ok(Self { url })
+    }
+}
+
+/// Who is calling.
+#[derive(Clone, Debug)]
+pub struct CallerConfig {
+    /// `USER_ID_CLAIM` (`sub`): the JWT claim that holds the user id.
+    pub user_id_claim: String,
+    /// `DEV_USER_HEADER`: a header to trust instead, for local runs only. Off unless set.
+    pub dev_user_header: Option<String>,
+}
+
+impl CallerConfig {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        let name = "DEV_USER_HEADER";
+        let dev_user_header = env.get(name);
+        if dev_user_header.as_ref().is_some_and(|header| header.parse::<http::HeaderName>().is_err()) {
+            return Err(ConfigError::Malformed { name, expected: "a header name, for local runs only" });
+        }
+        Ok(Self { user_id_claim: env.get("USER_ID_CLAIM").unwrap_or_else(|| "sub".to_owned()), dev_user_header })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broker_with(name: &'static str, value: &'static str) -> Result<BrokerConfig, ConfigError> {
+        let lookup = move |asked: &str| match asked {
+            _ if asked == name => Some(value.to_owned()),
+            "AMQP_URL" => Some("amqp://user:hunter2@broker:5672".to_owned()),
+            _ => None,
+        };
+        BrokerConfig::from_env(&Env::new(&lookup))
+    }
+
+    #[test]
+    fn settings_have_the_documented_defaults() {
+        let config = broker_with("", "").unwrap();
+        assert_eq!(config.publish_timeout, Duration::from_millis(500));
+        assert_eq!(config.topology.exchange, "activity.signup.direct");
+        assert_eq!(config.topology.queue, "activity.signup.queue");
+        assert_eq!(config.topology.routing_key, "activity.signup.routing");
+        assert_eq!(config.topology.dead_letter_exchange(), "activity.signup.dlx");
+        assert_eq!(config.topology.parked_queue(), "activity.signup.parked");
+    }
+
+    #[test]
+    fn a_missing_or_malformed_setting_is_named_in_one_line_without_its_value() {
+        for (name, value) in [
+            ("AMQP_URL", ""),
+            ("AMQP_URL", "http://user:hunter2@broker"),
+            ("PUBLISH_TIMEOUT_MS", "0"),
+            ("PUBLISH_TIMEOUT_MS", "soon"),
+            ("QUEUE_TYPE", "stream"),
+        ] {
+            let line = broker_with(name, value).unwrap_err().to_string();
+            assert!(line.starts_with(name) && !line.contains('\n') && !line.contains("hunter2"), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_address_with_a_password_prints_nothing_of_it() {
+        assert!(!format!("{:?}", broker_with("", "").unwrap()).contains("hunter2"));
+    }
+}
