@@ -1,3 +1,5 @@
 //! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
 //! trigger, the sale, and the checks of the promises.
 
+pub mod report;
+pub mod sale;
