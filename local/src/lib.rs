@@ -3,3 +3,5 @@
 
 pub mod report;
 pub mod sale;
+pub mod servers;
+pub mod exec;

@@ -1,1 +1,30 @@
-fn main() {}
+//! `local`: the whole Onrush system on one machine.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The whole Onrush system on one machine.
+#[derive(Debug, Parser)]
+#[command(name = "local")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a command with a private Redis, RabbitMQ and MySQL around it
+    Exec(local::exec::Args),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Exec(args) => local::exec::run(args).await,
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,100 @@
+//! `local exec`: a command with private servers around it.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Child;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::servers::{RunDir, Servers};
+
+/// What to run.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The command and its arguments; it finds the servers in `REDIS_URL`, `AMQP_URL`, `MYSQL_URL` and
+    /// `RABBITMQ_MANAGEMENT_URL`.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Starts the servers, runs the command, stops the servers, and passes the command's exit status on.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (program, arguments) = args.command.split_first().context("no command given")?;
+    let run_dir = RunDir::create("exec")?;
+    let started = Instant::now();
+    let servers = tokio::select! {
+        servers = Servers::start(run_dir.path()) => servers?,
+        () = stop_signal() => {
+            run_dir.finish(true)?;
+            return Ok(ExitCode::from(130));
+        }
+    };
+    eprintln!("Redis, RabbitMQ and MySQL ready in {:.1} s, logs in {}", started.elapsed().as_secs_f32(), run_dir.path().display());
+
+    let child = tokio::process::Command::new(program).args(arguments).envs(servers.env()).kill_on_drop(true).spawn();
+    let code = match child {
+        Ok(mut child) => wait_passing_signals_on(&mut child).await,
+        Err(error) => Err(error).with_context(|| format!("cannot start {}", program.display())),
+    };
+    let stopped = servers.stop().await;
+    let success = stopped.is_ok() && matches!(code, Ok(0));
+    if let Some(logs) = run_dir.finish(success)? {
+        eprintln!("The servers' logs stay in {}", logs.display());
+    }
+    stopped?;
+    Ok(ExitCode::from(code?))
+}
+
+/// Ctrl-C reaches the command from the terminal by itself, so we only outlast it; other requests we pass on.
+async fn wait_passing_signals_on(child: &mut Child) -> anyhow::Result<u8> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let pid = child.id().context("the command has no process id")?;
+    loop {
+        tokio::select! {
+            status = child.wait() => return Ok(exit_code(status?)),
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGTERM)?,
+            _ = hangup.recv() => kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGHUP)?,
+        }
+    }
+}
+
+/// A command ended by a signal counts as 128 + signal, as in a shell.
+fn exit_code(status: std::process::ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+/// Waits until somebody asks us to stop: Ctrl-C, SIGTERM, or a closed terminal.
+pub async fn stop_signal() {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn the_exit_status_of_the_command_is_passed_on() {
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+        assert_eq!(exit_code(ExitStatus::from_raw(7 << 8)), 7);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

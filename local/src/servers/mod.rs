@@ -1,0 +1,64 @@
+//! Private servers: a Redis, a RabbitMQ and a MySQL of our own, next to whatever else runs on this machine.
+//!
+//! Invariants: they listen on 127.0.0.1 only, on ports that were free; they read no configuration of the system; their
+//! data and logs lie under the directory they were given; no process of theirs survives a stop, a drop, or (where
+//! `setpriv` is present) our own death.
+
+mod mysql;
+mod port;
+mod process;
+mod rabbitmq;
+mod ready;
+mod redis;
+mod run_dir;
+
+use std::path::Path;
+
+pub use mysql::MySql;
+pub use port::free_port;
+pub use process::{Launch, Process, find_program};
+pub use rabbitmq::RabbitMq;
+pub use redis::Redis;
+pub use run_dir::{RunDir, workspace_root};
+
+/// The three servers that Onrush needs.
+#[derive(Debug)]
+pub struct Servers {
+    /// Holds the places.
+    pub redis: Redis,
+    /// Carries the facts.
+    pub rabbitmq: RabbitMq,
+    /// Keeps the rows.
+    pub mysql: MySql,
+}
+
+impl Servers {
+    /// Starts all three side by side, each in a folder of `dir`, and waits until each is healthy.
+    pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        let (redis, rabbitmq, mysql) = tokio::try_join!(
+            async { Redis::start(&dir.join("redis")).await },
+            async { RabbitMq::start(&dir.join("rabbitmq")).await },
+            async { MySql::start(&dir.join("mysql")).await },
+        )?;
+        Ok(Self { redis, rabbitmq, mysql })
+    }
+
+    /// The settings that lead a function or a test to these servers.
+    #[must_use]
+    pub fn env(&self) -> Vec<(String, String)> {
+        [
+            ("REDIS_URL", self.redis.url()),
+            ("AMQP_URL", self.rabbitmq.url()),
+            ("RABBITMQ_MANAGEMENT_URL", self.rabbitmq.management_url()),
+            ("MYSQL_URL", self.mysql.url()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .to_vec()
+    }
+
+    /// Stops all three side by side.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        let (redis, rabbitmq, mysql) = tokio::join!(self.redis.stop(), self.rabbitmq.stop(), self.mysql.stop());
+        redis.and(rabbitmq).and(mysql)
+    }
+}

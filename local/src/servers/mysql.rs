@@ -1,0 +1,179 @@
+//! A private MySQL or MariaDB, whichever is installed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use mysql_async::prelude::Queryable;
+
+use super::process::{Launch, Process, find_program};
+use super::ready;
+
+const INITIALISE_LIMIT: Duration = Duration::from_secs(120);
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+const USER: &str = "onrush";
+const DATABASE: &str = "onrush";
+
+/// A running MySQL; see [`super`] for what holds for all servers.
+#[derive(Debug)]
+pub struct MySql {
+    process: Process,
+    url: String,
+}
+
+/// The installed server and which of the two it is.
+struct Installed {
+    program: PathBuf,
+    is_mariadb: bool,
+}
+
+impl MySql {
+    /// Starts one with its data and log in `dir`.
+    pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        let dir = ready::create_dir(dir)?;
+        let installed = Installed::find()?;
+        initialise(&dir, &installed).await?;
+        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &installed, port).await).await
+    }
+
+    async fn start_on(dir: &Path, installed: &Installed, port: u16) -> anyhow::Result<Self> {
+        let password = ready::password();
+        let init_file = dir.join("init.sql");
+        std::fs::write(&init_file, init_sql(&password))?;
+        let mut launch = Launch::new("MySQL", &installed.program, dir, &dir.join("mysql.log"))
+            .args(common_args(dir))
+            .args(["--bind-address=127.0.0.1", &format!("--port={port}"), "--socket=mysql.sock", "--pid-file=mysql.pid"])
+            .arg(format!("--init-file={}", init_file.display()))
+            .args(["--skip-name-resolve", "--max-connections=500", "--default-time-zone=+00:00"])
+            .args(["--character-set-server=utf8mb4", "--performance-schema=OFF", "--secure-file-priv="]);
+        if !installed.is_mariadb {
+            launch = launch.arg("--mysqlx=OFF");
+        }
+        let url = format!("mysql://{USER}:{password}@127.0.0.1:{port}/{DATABASE}");
+        let mut mysql = Self { process: launch.start()?, url };
+        mysql.until_healthy().await?;
+        Ok(mysql)
+    }
+
+    async fn until_healthy(&mut self) -> anyhow::Result<()> {
+        let url = &self.url;
+        ready::until_ready(&mut self.process, START_LIMIT, async || probe(url).await).await
+    }
+
+    /// `mysql://user:password@127.0.0.1:port/onrush`
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The server's process id; 0 while it is down.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Where it logs.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        self.process.log()
+    }
+
+    /// Freezes the server.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.process.pause()
+    }
+
+    /// Thaws the server.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.process.resume()
+    }
+
+    /// Kills the server and waits until it is gone.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().await
+    }
+
+    /// Stops the server in order.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.process.stop(STOP_LIMIT).await
+    }
+
+    /// Starts it again on the same port with the same data.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.process.start_again()?;
+        self.until_healthy().await
+    }
+}
+
+impl Installed {
+    fn find() -> anyhow::Result<Self> {
+        let program = ["mysqld", "mariadbd"]
+            .into_iter()
+            .find_map(find_program)
+            .context("neither mariadbd nor mysqld is installed; run local/setup.sh")?;
+        let version = Command::new(&program).args(["--no-defaults", "--version"]).output()?;
+        let is_mariadb = String::from_utf8_lossy(&version.stdout).contains("MariaDB");
+        Ok(Self { program, is_mariadb })
+    }
+}
+
+/// Healthy: it accepts our login, which no other server on this port would.
+async fn probe(url: &str) -> anyhow::Result<()> {
+    let options = mysql_async::OptsBuilder::from_opts(mysql_async::Opts::from_url(url)?).prefer_socket(false);
+    let mut connection = mysql_async::Conn::new(options).await?;
+    connection.query_drop("SELECT 1").await?;
+    connection.disconnect().await?;
+    Ok(())
+}
+
+/// Creates the system tables, once per `dir`.
+async fn initialise(dir: &Path, installed: &Installed) -> anyhow::Result<()> {
+    let data = dir.join("data");
+    if data.join("mysql").exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&data)?;
+    let log = dir.join("initialise.log");
+    let launch = if installed.is_mariadb {
+        let script = ["mariadb-install-db", "mysql_install_db"]
+            .into_iter()
+            .find_map(find_program)
+            .context("mariadb-install-db is not installed; run local/setup.sh")?;
+        Launch::new("mariadb-install-db", &script, dir, &log)
+            .args(common_args(dir))
+            .args(["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=normal"])
+    } else {
+        Launch::new("mysqld --initialize", &installed.program, dir, &log)
+            .args(common_args(dir))
+            .arg("--initialize-insecure")
+    };
+    let status = launch.start()?.wait(INITIALISE_LIMIT).await?;
+    ensure!(status.success(), "the system tables of MySQL could not be created; the log says why: {}", log.display());
+    Ok(())
+}
+
+/// Small files and buffers for a quick start; durability as a server has it by default.
+fn common_args(dir: &Path) -> Vec<String> {
+    let mut args = vec![
+        "--no-defaults".to_owned(), // must come first
+        format!("--datadir={}", dir.join("data").display()),
+        "--skip-log-bin".to_owned(),
+        "--innodb-buffer-pool-size=128M".to_owned(),
+    ];
+    if nix::unistd::geteuid().is_root() {
+        args.push("--user=root".to_owned());
+    }
+    args
+}
+
+/// Run by the server itself before it accepts connections, at each start.
+fn init_sql(password: &str) -> String {
+    format!(
+        "CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4;\n\
+         CREATE USER IF NOT EXISTS '{USER}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+         ALTER USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+         GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
+    )
+}

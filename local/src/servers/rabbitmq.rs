@@ -1,0 +1,185 @@
+//! A private RabbitMQ with its management console, and the Erlang port mapper it needs.
+//!
+//! The port mapper (`epmd`) is a child of its own, on a port of its own: left to itself, Erlang starts one in the
+//! background that outlives everything.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use lapin::{Connection, ConnectionProperties};
+
+use super::process::{Launch, Process, find_program};
+use super::ready;
+
+const START_LIMIT: Duration = Duration::from_secs(90);
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+const USER: &str = "onrush";
+
+/// A running RabbitMQ; see [`super`] for what holds for all servers.
+#[derive(Debug)]
+pub struct RabbitMq {
+    broker: Process,
+    port_mapper: Process,
+    url: String,
+    management_url: String,
+}
+
+struct Ports {
+    amqp: u16,
+    management: u16,
+    distribution: u16,
+    port_mapper: u16,
+}
+
+impl RabbitMq {
+    /// Starts one with its data and log in `dir`.
+    pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        let dir = ready::create_dir(dir)?;
+        let program = find_server().context("rabbitmq-server is not installed; run local/setup.sh")?;
+        let epmd = find_program("epmd").context("Erlang's epmd is not installed; run local/setup.sh")?;
+        ready::on_free_ports(async |[amqp, management, distribution, port_mapper]: [u16; 4]| {
+            let ports = Ports { amqp, management, distribution, port_mapper };
+            Self::start_on(&dir, &program, &epmd, &ports).await
+        })
+        .await
+    }
+
+    async fn start_on(dir: &Path, program: &Path, epmd: &Path, ports: &Ports) -> anyhow::Result<Self> {
+        let password = ready::password();
+        write_settings(dir, ports, &password)?;
+        let epmd_port = ports.port_mapper.to_string();
+        let port_mapper = Launch::new("epmd", epmd, dir, &dir.join("epmd.log"))
+            .args(["-port", &epmd_port, "-address", "127.0.0.1"])
+            .start()?;
+        let broker = Launch::new("RabbitMQ", program, dir, &dir.join("rabbitmq.log"))
+            .unset("RABBITMQ_")
+            .unset("ERL_")
+            .env("HOME", dir)
+            .env("ERL_EPMD_PORT", &epmd_port)
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("ERL_CRASH_DUMP_SECONDS", "0")
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
+            .env("RABBITMQ_ADVANCED_CONFIG_FILE", dir.join("advanced.config"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", dir.join("enabled_plugins"))
+            .env("RABBITMQ_NODENAME", "onrush@localhost")
+            .env("RABBITMQ_MNESIA_BASE", dir.join("data"))
+            .env("RABBITMQ_LOG_BASE", dir)
+            .env("RABBITMQ_LOGS", "-")
+            // The start script then becomes the server instead of staying its parent, so that signals and the
+            // process id are the server's.
+            .env("RABBITMQ_ALLOW_INPUT", "1")
+            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-noinput")
+            .start()?;
+        let mut rabbitmq = Self {
+            broker,
+            port_mapper,
+            url: format!("amqp://{USER}:{password}@127.0.0.1:{}/%2f", ports.amqp),
+            management_url: format!("http://{USER}:{password}@127.0.0.1:{}", ports.management),
+        };
+        rabbitmq.until_healthy().await?;
+        Ok(rabbitmq)
+    }
+
+    async fn until_healthy(&mut self) -> anyhow::Result<()> {
+        let (url, management_url) = (&self.url, &self.management_url);
+        ready::until_ready(&mut self.broker, START_LIMIT, async || probe(url, management_url).await).await
+    }
+
+    /// `amqp://user:password@127.0.0.1:port/%2f`
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `http://user:password@127.0.0.1:port`, the console and its API.
+    #[must_use]
+    pub fn management_url(&self) -> &str {
+        &self.management_url
+    }
+
+    /// The server's process id; 0 while it is down.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.broker.pid()
+    }
+
+    /// Where it logs.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        self.broker.log()
+    }
+
+    /// Freezes the server.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.broker.pause()
+    }
+
+    /// Thaws the server.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.broker.resume()
+    }
+
+    /// Kills the server and waits until it is gone.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.broker.kill().await
+    }
+
+    /// Stops the server in order, then its port mapper.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.broker.stop(STOP_LIMIT).await?;
+        self.port_mapper.kill().await
+    }
+
+    /// Starts it again on the same ports with the same data.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        if !self.port_mapper.is_running() {
+            self.port_mapper.start_again()?;
+        }
+        self.broker.start_again()?;
+        self.until_healthy().await
+    }
+}
+
+/// Healthy: it accepts our login and a channel, and its management console answers.
+async fn probe(url: &str, management_url: &str) -> anyhow::Result<()> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    connection.create_channel().await?;
+    reqwest::get(format!("{management_url}/api/overview")).await?.error_for_status()?;
+    connection.close(200, "healthy".into()).await?;
+    Ok(())
+}
+
+fn write_settings(dir: &Path, ports: &Ports, password: &str) -> anyhow::Result<()> {
+    let Ports { amqp, management, distribution, .. } = ports;
+    let settings = format!(
+        "listeners.tcp.1 = 127.0.0.1:{amqp}\n\
+         management.tcp.ip = 127.0.0.1\n\
+         management.tcp.port = {management}\n\
+         distribution.listener.interface = 127.0.0.1\n\
+         distribution.listener.port_range.min = {distribution}\n\
+         distribution.listener.port_range.max = {distribution}\n\
+         default_user = {USER}\n\
+         default_pass = {password}\n\
+         collect_statistics_interval = 1000\n\
+         log.console = true\n\
+         log.console.level = info\n\
+         log.file = false\n"
+    );
+    // The user is created on the first start only; a second attempt on other ports must not find the old password.
+    let data = dir.join("data");
+    if data.exists() {
+        std::fs::remove_dir_all(&data)?;
+    }
+    std::fs::create_dir_all(&data)?;
+    std::fs::write(dir.join("rabbitmq.conf"), settings)?;
+    std::fs::write(dir.join("enabled_plugins"), "[rabbitmq_management].\n")?;
+    Ok(())
+}
+
+/// Debian's wrapper on the PATH changes to the user `rabbitmq`; the script behind it does not.
+fn find_server() -> Option<PathBuf> {
+    let script = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
+    if script.is_file() { Some(script) } else { find_program("rabbitmq-server") }
+}

@@ -1,0 +1,103 @@
+//! A private Redis (or Valkey) with an append-only file.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use super::process::{Launch, Process, find_program};
+use super::ready;
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// A running Redis; see [`super`] for what holds for all servers.
+#[derive(Debug)]
+pub struct Redis {
+    process: Process,
+    url: String,
+}
+
+impl Redis {
+    /// Starts one with its data and log in `dir`.
+    pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        let dir = ready::create_dir(dir)?;
+        let program = ["redis-server", "valkey-server"]
+            .into_iter()
+            .find_map(find_program)
+            .context("neither redis-server nor valkey-server is installed; run local/setup.sh")?;
+        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port).await).await
+    }
+
+    async fn start_on(dir: &Path, program: &Path, port: u16) -> anyhow::Result<Self> {
+        let process = Launch::new("Redis", program, dir, &dir.join("redis.log"))
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--daemonize", "no", "--save", ""])
+            .args(["--appendonly", "yes", "--appendfsync", "everysec"])
+            .arg("--dir")
+            .arg(dir)
+            .start()?;
+        let mut redis = Self { process, url: format!("redis://127.0.0.1:{port}/") };
+        redis.until_healthy().await?;
+        Ok(redis)
+    }
+
+    async fn until_healthy(&mut self) -> anyhow::Result<()> {
+        let client = ::redis::Client::open(self.url.as_str())?;
+        let pid = self.pid();
+        ready::until_ready(&mut self.process, START_LIMIT, async || probe(&client, pid).await).await
+    }
+
+    /// `redis://127.0.0.1:port/`
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The server's process id; 0 while it is down.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Where it logs.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        self.process.log()
+    }
+
+    /// Freezes the server.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.process.pause()
+    }
+
+    /// Thaws the server.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.process.resume()
+    }
+
+    /// Kills the server and waits until it is gone.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill().await
+    }
+
+    /// Stops the server in order.
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
+        self.process.stop(STOP_LIMIT).await
+    }
+
+    /// Starts it again on the same port with the same data.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        self.process.start_again()?;
+        self.until_healthy().await
+    }
+}
+
+/// Healthy: it answers, has loaded its data, and is ours rather than one that took the port before us.
+async fn probe(client: &::redis::Client, pid: u32) -> anyhow::Result<()> {
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let _: String = ::redis::cmd("PING").query_async(&mut connection).await?;
+    let info: String = ::redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
+    let ours = info.lines().any(|line| line.strip_prefix("process_id:") == Some(pid.to_string().as_str()));
+    ensure!(ours, "another server answers on this port");
+    Ok(())
+}
