@@ -75,10 +75,14 @@ impl<'a> Env<'a> {
         }
     }
 
-    fn url(&self, name: &'static str, schemes: &[&str], expected: &'static str) -> Result<Secret, ConfigError> {
+    fn url(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        is_valid: impl FnOnce(&str) -> bool,
+    ) -> Result<Secret, ConfigError> {
         let url = self.get(name).ok_or(ConfigError::Missing { name, expected })?;
-        let known = schemes.iter().any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()));
-        if known { Ok(Secret(url)) } else { Err(ConfigError::Malformed { name, expected }) }
+        if is_valid(&url) { Ok(Secret(url)) } else { Err(ConfigError::Malformed { name, expected }) }
     }
 
     fn millis(&self, name: &'static str, default_ms: u64) -> Result<Duration, ConfigError> {
@@ -102,6 +106,10 @@ impl<'a> Env<'a> {
     }
 }
 
+fn has_scheme(url: &str, schemes: [&str; 2]) -> bool {
+    url.split_once("://").is_some_and(|(scheme, rest)| schemes.contains(&scheme) && !rest.is_empty())
+}
+
 /// Where the reservations are.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
@@ -116,7 +124,9 @@ pub struct RedisConfig {
 impl RedisConfig {
     /// Reads the settings.
     pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let url = env.url("REDIS_URL", &["redis://", "rediss://"], "redis://HOST:PORT or rediss://HOST:PORT")?;
+        let url = env.url("REDIS_URL", "redis://HOST:PORT or rediss://HOST:PORT", |url| {
+            has_scheme(url, ["redis", "rediss"]) && redis::Client::open(url).is_ok()
+        })?;
         let name = "OUTBOX_GRACE_SECS";
         let expected = "a time in seconds, from 1 to 86400";
         let grace_secs = env.parse_or(name, expected, 60)?;
@@ -202,8 +212,11 @@ pub struct BrokerConfig {
 impl BrokerConfig {
     /// Reads the settings.
     pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        let url = env.url("AMQP_URL", "amqp://USER:PASSWORD@HOST:PORT or amqps://USER:PASSWORD@HOST:PORT", |url| {
+            has_scheme(url, ["amqp", "amqps"]) && url.parse::<lapin::uri::AMQPUri>().is_ok()
+        })?;
         Ok(Self {
-            url: env.url("AMQP_URL", &["amqp://", "amqps://"], "amqp://USER:PASSWORD@HOST:PORT or amqps://…")?,
+            url,
             topology: Topology::from_env(env)?,
             publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)?,
         })
@@ -220,7 +233,9 @@ pub struct MysqlConfig {
 impl MysqlConfig {
     /// Reads the settings.
     pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let url = env.url("MYSQL_URL", &["mysql://"], "mysql://USER:PASSWORD@HOST:PORT/DATABASE")?;
+        let url = env.url("MYSQL_URL", "mysql://USER:PASSWORD@HOST:PORT/DATABASE", |url| {
+            mysql_async::Opts::from_url(url).is_ok_and(|opts| opts.db_name().is_some())
+        })?;
         Ok(Self { url })
     }
 }
@@ -275,6 +290,7 @@ mod tests {
         for (name, value) in [
             ("AMQP_URL", ""),
             ("AMQP_URL", "http://user:hunter2@broker"),
+            ("AMQP_URL", "amqp://user:hunter2@broker:port"),
             ("PUBLISH_TIMEOUT_MS", "0"),
             ("PUBLISH_TIMEOUT_MS", "soon"),
             ("QUEUE_TYPE", "stream"),

@@ -1,0 +1,67 @@
+//! One connection with one channel in confirm mode.
+//!
+//! No heartbeats and no automatic recovery: a process that is frozen and thawed, as Lambda does, must find its
+//! connection plainly dead, and open a new one.
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::uri::AMQPUri;
+use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
+
+use super::{OutgoingMessage, PublishError};
+use crate::config::Secret;
+
+pub(super) struct Link {
+    connection: Connection,
+    channel: Channel,
+}
+
+/// Opens a connection without heartbeats.
+pub(super) async fn open_connection(url: &Secret) -> Result<Connection, lapin::Error> {
+    let mut uri: AMQPUri =
+        url.expose().parse().map_err(|_| lapin::Error::from(std::io::Error::other("AMQP_URL is malformed")))?;
+    uri.query.heartbeat = Some(0);
+    let properties = ConnectionProperties::default().with_connection_name("onrush".into());
+    Connection::connect_uri(uri, properties).await
+}
+
+impl Link {
+    pub(super) async fn open(url: &Secret) -> Result<Self, PublishError> {
+        let open = async {
+            let connection = open_connection(url).await?;
+            let channel = connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            Ok(Self { connection, channel })
+        };
+        open.await.map_err(PublishError::Connection)
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.connection.status().connected() && self.channel.status().connected()
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
+    /// Publishes and waits for the broker's word. Only a positive confirm without a returned message says that a queue
+    /// has it: a message that no queue takes is returned first, and confirmed all the same.
+    pub(super) async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        if self.is_blocked() {
+            return Err(PublishError::Blocked);
+        }
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let OutgoingMessage { exchange, routing_key, body, properties } = message;
+        let confirm = self
+            .channel
+            .basic_publish(exchange.as_str().into(), routing_key.as_str().into(), options, body, properties.clone())
+            .await
+            .map_err(PublishError::Connection)?;
+        match confirm.await.map_err(PublishError::Connection)? {
+            Confirmation::Ack(None) => Ok(()),
+            Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
+                Err(PublishError::Returned { exchange: exchange.clone(), routing_key: routing_key.clone() })
+            }
+            Confirmation::Nack(None) | Confirmation::NotRequested => Err(PublishError::Nacked),
+        }
+    }
+}
