@@ -171,13 +171,13 @@ impl Publisher {
 
 impl Inner {
     async fn connect_once(&self) -> Result<Arc<Link>, PublishError> {
-        let _one_at_a_time = timeout(CONNECT_TIMEOUT, self.connecting.lock())
-            .await
-            .map_err(|_| PublishError::ConnectTimedOut)?;
+        let _one_at_a_time =
+            timeout(CONNECT_TIMEOUT, self.connecting.lock()).await.map_err(|_| PublishError::ConnectTimedOut)?;
         if let Some(link) = self.current_link() {
             return Ok(link);
         }
-        let link = timeout(CONNECT_TIMEOUT, Link::open(&self.url)).await.map_err(|_| PublishError::ConnectTimedOut)??;
+        let link =
+            timeout(CONNECT_TIMEOUT, Link::open(&self.url)).await.map_err(|_| PublishError::ConnectTimedOut)??;
         let link = Arc::new(link);
         *self.link_slot() = Some(Arc::clone(&link));
         Ok(link)

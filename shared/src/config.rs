@@ -215,11 +215,7 @@ impl BrokerConfig {
         let url = env.url("AMQP_URL", "amqp://USER:PASSWORD@HOST:PORT or amqps://USER:PASSWORD@HOST:PORT", |url| {
             has_scheme(url, ["amqp", "amqps"]) && url.parse::<lapin::uri::AMQPUri>().is_ok()
         })?;
-        Ok(Self {
-            url,
-            topology: Topology::from_env(env)?,
-            publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)?,
-        })
+        Ok(Self { url, topology: Topology::from_env(env)?, publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)? })
     }
 }
 

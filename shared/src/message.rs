@@ -151,7 +151,9 @@ mod tests {
 
     #[test]
     fn plain_text_of_another_form_is_refused() {
-        for body in ["", ":", "1:2", "1:2:3:4", "alice:42:1", "1:x:1", "1:42:", "1:42:-1", "1:42:0", "1:+42:5", "\u{ff}"] {
+        for body in
+            ["", ":", "1:2", "1:2:3:4", "alice:42:1", "1:x:1", "1:42:", "1:42:-1", "1:42:0", "1:+42:5", "\u{ff}"]
+        {
             assert!(parse(body.as_bytes()).is_err(), "{body:?}");
         }
         assert!(parse(b"\xff\xfe").is_err());

@@ -240,9 +240,28 @@ impl Reservations {
         Ok(settled)
     }
 
-    /// Creates the activity, or changes what its organiser set (`load.lua`), and adds its id to the known ones first.
-    pub async fn load(&self, id: ActivityId, activity: &Activity) -> Result<Load, ReservationsError> {
-        self.connection.query::<()>(redis::cmd("SADD").arg(ACTIVITIES_KEY).arg(id.get())).await?;
+    /// Changes what the organiser of an activity set (`load.lua`), or creates the activity where it is `new`. One that
+    /// is not new and not in Redis is created only if Redis remembers others and never loaded this one; otherwise it
+    /// was lost, and must not come back with fresh places.
+    pub async fn load(&self, id: ActivityId, activity: &Activity, new: bool) -> Result<Load, ReservationsError> {
+        let loaded = match self.run(id, &self.load_call(id, activity, new)).await? {
+            reply if reply.outcome() == "activity-not-found" => {
+                self.confirm_unknown(id).await?;
+                self.run(id, &self.load_call(id, activity, true)).await?
+            }
+            reply => reply,
+        };
+        match loaded.outcome() {
+            "loaded" => {
+                self.connection.query::<()>(redis::cmd("SADD").arg(ACTIVITIES_KEY).arg(id.get())).await?;
+                Ok(Load::Loaded { taken: loaded.count(id)? })
+            }
+            "capacity-below-taken" => Ok(Load::CapacityBelowTaken { taken: loaded.count(id)? }),
+            _ => Err(loaded.unknown(id)),
+        }
+    }
+
+    fn load_call(&self, id: ActivityId, activity: &Activity, create: bool) -> ScriptInvocation<'_> {
         let ms_or_empty = |at: Option<Timestamp>| at.map_or_else(String::new, |at| at.as_ms().to_string());
         let mut call = self.scripts.load.prepare_invoke();
         call.key(ActivityKeys::of(id).activity)
@@ -250,13 +269,9 @@ impl Reservations {
             .arg(activity.state.as_str())
             .arg(ms_or_empty(activity.opens_at))
             .arg(ms_or_empty(activity.closes_at))
-            .arg(&activity.title);
-        let reply = self.run(id, &call).await?;
-        match reply.outcome() {
-            "loaded" => Ok(Load::Loaded { taken: reply.count(id)? }),
-            "capacity-below-taken" => Ok(Load::CapacityBelowTaken { taken: reply.count(id)? }),
-            _ => Err(reply.unknown(id)),
-        }
+            .arg(&activity.title)
+            .arg(if create { "create" } else { "change" });
+        call
     }
 
     async fn run(&self, id: ActivityId, call: &ScriptInvocation<'_>) -> Result<Reply, ReservationsError> {

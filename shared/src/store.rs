@@ -1,1 +1,79 @@
-//! TODO
+//! The record in MySQL (8.0 or newer; MariaDB 10.6 or newer): which sign-ups there are, and never more than fit.
+//!
+//! Sign-ups come as facts with a version, and the highest version of a user stays, so writing a fact twice, late or
+//! out of order ends in the same row. `activity.active` counts the active rows and moves in the same transaction as
+//! they do; it never passes the capacity.
+
+mod activities;
+mod admission;
+mod error;
+mod statements;
+mod upsert;
+
+use std::time::Duration;
+
+use mysql_async::{Conn, Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
+use tokio::time::timeout;
+
+pub use activities::{ActivityLock, Put, StoredActivity};
+pub use error::StoreError;
+pub use upsert::Upserted;
+
+use crate::config::MysqlConfig;
+
+/// The most rows that one call of [`Store::upsert`] takes: one statement, one transaction.
+pub const UPSERT_CHUNK: usize = 1_000;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Connections of one execution environment: it serves few invocations at once, and the server has few to give.
+const MAX_CONNECTIONS: usize = 4;
+
+/// What every session needs: times in UTC; row locks without gaps, so that writers of different users do not meet;
+/// and no silent cutting of values.
+const SESSION_SETUP: [&str; 3] = [
+    "SET time_zone = '+00:00'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+];
+
+/// The record. Clones share the connections.
+#[derive(Clone)]
+pub struct Store {
+    pool: Pool,
+}
+
+impl Store {
+    /// Prepares the client. It connects when first used, so a function starts also while MySQL is down.
+    pub fn new(config: &MysqlConfig) -> Result<Self, StoreError> {
+        let opts = Opts::from_url(config.url.expose()).map_err(|error| StoreError::Unavailable(error.into()))?;
+        // Keeping the session keeps its prepared statements.
+        let pool_opts = PoolOpts::default()
+            .with_constraints(PoolConstraints::new(1, MAX_CONNECTIONS).unwrap_or_default())
+            .with_reset_connection(false);
+        let opts = OptsBuilder::from_opts(opts)
+            .pool_opts(pool_opts)
+            .prefer_socket(false)
+            .tcp_nodelay(true)
+            .setup(SESSION_SETUP.to_vec());
+        Ok(Self { pool: Pool::new(opts) })
+    }
+
+    /// Opens the connection ahead of the first request.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        self.connection().await.map(drop)
+    }
+
+    async fn connection(&self) -> Result<Conn, StoreError> {
+        match timeout(CONNECT_TIMEOUT, self.pool.get_conn()).await {
+            Ok(connected) => connected.map_err(StoreError::from),
+            Err(_) => Err(StoreError::TimedOut),
+        }
+    }
+}
+
+/// Closes a connection in an unknown state (a call was cut off, an error broke it) instead of handing it on.
+fn abandon(connection: Conn) {
+    tokio::spawn(timeout(DISCONNECT_TIMEOUT, connection.disconnect()));
+}

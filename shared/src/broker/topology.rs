@@ -56,8 +56,7 @@ pub async fn declare(config: &BrokerConfig) -> Result<(), DeclareError> {
 
 async fn declare_all(config: &BrokerConfig) -> Result<(), DeclareError> {
     let Topology { exchange, queue, routing_key, queue_type } = &config.topology;
-    let (dead_letter_exchange, parked_queue) =
-        (config.topology.dead_letter_exchange(), config.topology.parked_queue());
+    let (dead_letter_exchange, parked_queue) = (config.topology.dead_letter_exchange(), config.topology.parked_queue());
     let connection = open_connection(&config.url).await.map_err(DeclareError::Connection)?;
     let channel = connection.create_channel().await.map_err(DeclareError::Connection)?;
 

@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn a_time_outside_1970_to_9999_is_refused() {
-        for text in ["", "noon", "2026-11-30", "2026-11-30T12:00:00", "1969-12-31T23:59:59Z", "+10000-01-01T00:00:00Z"] {
+        for text in ["", "noon", "2026-11-30", "2026-11-30T12:00:00", "1969-12-31T23:59:59Z", "+10000-01-01T00:00:00Z"]
+        {
             assert_eq!(text.parse::<Timestamp>(), Err(InvalidTimestamp), "{text:?}");
         }
         assert_eq!(Timestamp::from_ms(MAX_MS + 1), Err(InvalidTimestamp));

@@ -11,6 +11,14 @@ const FIELDS: [&str; 6] = ["title", "capacity", "state", "opens_at_ms", "closes_
 type Fields = (Option<String>, Option<u32>, Option<String>, Option<u64>, Option<u64>, Option<u64>);
 
 impl Reservations {
+    /// One activity; none if it is unknown. An activity that Redis lost is an error.
+    pub async fn activity(&self, id: ActivityId) -> Result<Option<Occupancy>, ReservationsError> {
+        match self.activities(&[id]).await?.pop().flatten() {
+            Some(occupancy) => Ok(Some(occupancy)),
+            None => self.confirm_unknown(id).await.map(|()| None),
+        }
+    }
+
     /// The activities of these ids, in their order; none for one that is not in Redis. One round trip.
     pub async fn activities(&self, ids: &[ActivityId]) -> Result<Vec<Option<Occupancy>>, ReservationsError> {
         let mut pipeline = redis::pipe();
@@ -32,9 +40,8 @@ fn occupancy(id: ActivityId, fields: Value) -> Result<Option<Occupancy>, Reserva
         Some("paused") => ActivityState::Paused,
         _ => return Err(malformed(id, "an activity with an unknown state")),
     };
-    let at = |ms: Option<u64>| {
-        ms.map(Timestamp::from_ms).transpose().map_err(|error| malformed(id, &error.to_string()))
-    };
+    let at =
+        |ms: Option<u64>| ms.map(Timestamp::from_ms).transpose().map_err(|error| malformed(id, &error.to_string()));
     let activity = Activity {
         title: title.unwrap_or_default(),
         capacity,

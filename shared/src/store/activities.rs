@@ -1,0 +1,184 @@
+//! Activities as the record keeps them: what the organiser set, and how many active rows there are.
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row, TxOpts, Value};
+use tokio::time::timeout;
+
+use super::statements::{datetime, timestamp};
+use super::{Store, StoreError, abandon};
+use crate::domain::{Activity, ActivityId, ActivityState, Timestamp};
+
+/// The longest that one question or change may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a change waits for another one of the same activity, in seconds.
+const LOCK_TIMEOUT_SECS: u64 = 3;
+
+const COLUMNS: &str = "id, title, capacity, state, active, opens_at, closes_at";
+
+/// An activity in the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredActivity {
+    /// Which.
+    pub id: ActivityId,
+    /// What the organiser set.
+    pub activity: Activity,
+    /// Active rows. It trails Redis by what is on its way.
+    pub active: u32,
+}
+
+/// What came of writing an activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// Done.
+    Written,
+    /// Refused: the record holds more active rows than the capacity asked for.
+    CapacityBelowActive,
+}
+
+impl Store {
+    /// One activity.
+    pub async fn activity(&self, id: ActivityId) -> Result<Option<StoredActivity>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM activity WHERE id = ?");
+        Ok(self.read(sql, vec![id.get().into()]).await?.pop())
+    }
+
+    /// Up to `limit` activities with an id above `after`, in the order of their ids.
+    pub async fn activities(&self, after: Option<ActivityId>, limit: u32) -> Result<Vec<StoredActivity>, StoreError> {
+        match after {
+            Some(after) => {
+                let sql = format!("SELECT {COLUMNS} FROM activity WHERE id > ? ORDER BY id LIMIT ?");
+                self.read(sql, vec![after.get().into(), limit.into()]).await
+            }
+            None => {
+                let sql = format!("SELECT {COLUMNS} FROM activity ORDER BY id LIMIT ?");
+                self.read(sql, vec![limit.into()]).await
+            }
+        }
+    }
+
+    async fn read(&self, sql: String, params: Vec<Value>) -> Result<Vec<StoredActivity>, StoreError> {
+        let mut connection = self.connection().await?;
+        let rows = timeout(TIMEOUT, connection.exec(sql, params)).await;
+        match rows {
+            Ok(Ok(rows)) => rows.into_iter().map(stored_activity).collect(),
+            Ok(Err(error)) => {
+                abandon(connection);
+                Err(error.into())
+            }
+            Err(_) => {
+                abandon(connection);
+                Err(StoreError::TimedOut)
+            }
+        }
+    }
+
+    /// Keeps other changes of this activity out until the lock is released, so that the two steps of a change, in
+    /// MySQL and in Redis, cannot mix with another's.
+    pub async fn lock_activity(&self, id: ActivityId) -> Result<ActivityLock, StoreError> {
+        let mut connection = self.connection().await?;
+        let name = format!("onrush.activity.{id}");
+        let wait = Duration::from_secs(LOCK_TIMEOUT_SECS) + TIMEOUT;
+        let asked = connection.exec_first("SELECT GET_LOCK(?, ?)", (&name, LOCK_TIMEOUT_SECS));
+        let granted: Result<Option<Option<i64>>, _> = timeout(wait, asked).await.map_err(|_| StoreError::TimedOut)?;
+        if granted? == Some(Some(1)) {
+            Ok(ActivityLock { connection: Some(connection), id, name })
+        } else {
+            Err(StoreError::TimedOut)
+        }
+    }
+}
+
+/// The sole right to change one activity. Dropped without [`ActivityLock::release`], it closes its connection, which
+/// releases the lock as well.
+pub struct ActivityLock {
+    connection: Option<Conn>,
+    id: ActivityId,
+    name: String,
+}
+
+impl ActivityLock {
+    /// The activity as it is now.
+    pub async fn current(&mut self) -> Result<Option<StoredActivity>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM activity WHERE id = ?");
+        let id = self.id.get();
+        let row: Option<Row> = bounded(self.connection()?.exec_first(sql, (id,))).await?;
+        row.map(stored_activity).transpose()
+    }
+
+    /// Creates or changes the activity, unless it has more active rows than the capacity.
+    pub async fn put(&mut self, activity: &Activity) -> Result<Put, StoreError> {
+        let id = self.id;
+        bounded_by(TIMEOUT, put(self.connection()?, id, activity)).await
+    }
+
+    /// Lets others in.
+    pub async fn release(mut self) -> Result<(), StoreError> {
+        let name = self.name.clone();
+        bounded(self.connection()?.exec_drop("DO RELEASE_LOCK(?)", (name,))).await?;
+        // Only now is the connection fit for others.
+        drop(self.connection.take());
+        Ok(())
+    }
+
+    fn connection(&mut self) -> Result<&mut Conn, StoreError> {
+        self.connection.as_mut().ok_or(StoreError::Malformed("the lock was released"))
+    }
+}
+
+impl Drop for ActivityLock {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            abandon(connection);
+        }
+    }
+}
+
+async fn put(connection: &mut Conn, id: ActivityId, activity: &Activity) -> Result<Put, StoreError> {
+    let mut transaction = connection.start_transaction(TxOpts::new()).await?;
+    let lock = "SELECT active FROM activity WHERE id = ? FOR UPDATE";
+    let mut active: Option<u32> = transaction.exec_first(lock, (id.get(),)).await?;
+    if active.is_none() {
+        // Rows may have come before their activity, from producers that know it already.
+        let insert = "INSERT INTO activity (id, title, capacity, state, active) \
+            SELECT ?, '', GREATEST(COUNT(*), ?), 1, COUNT(*) FROM user_activity WHERE activity_id = ? AND status = 1";
+        transaction.exec_drop(insert, (id.get(), activity.capacity, id.get())).await?;
+        active = transaction.exec_first(lock, (id.get(),)).await?;
+    }
+    if active.is_none_or(|active| active > activity.capacity) {
+        transaction.rollback().await?;
+        return Ok(Put::CapacityBelowActive);
+    }
+    let update = "UPDATE activity SET title = ?, capacity = ?, state = ?, opens_at = ?, closes_at = ? WHERE id = ?";
+    let at = |at: Option<Timestamp>| at.map_or(Value::NULL, datetime);
+    let Activity { title, capacity, opens_at, closes_at, state } = activity;
+    let params = (title, capacity, state.code(), at(*opens_at), at(*closes_at), id.get());
+    transaction.exec_drop(update, params).await?;
+    transaction.commit().await?;
+    Ok(Put::Written)
+}
+
+async fn bounded<T>(work: impl Future<Output = Result<T, mysql_async::Error>>) -> Result<T, StoreError> {
+    bounded_by(TIMEOUT, async { work.await.map_err(StoreError::from) }).await
+}
+
+async fn bounded_by<T>(limit: Duration, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(limit, work).await.unwrap_or(Err(StoreError::TimedOut))
+}
+
+fn stored_activity(row: Row) -> Result<StoredActivity, StoreError> {
+    type Columns = (u64, String, u32, u8, u32, Value, Value);
+    let columns: Result<Columns, _> = mysql_async::from_row_opt(row);
+    let (id, title, capacity, state, active, opens_at, closes_at) =
+        columns.map_err(|_| StoreError::Malformed("an activity with ill-typed columns"))?;
+    let activity = Activity {
+        title,
+        capacity,
+        opens_at: timestamp(&opens_at)?,
+        closes_at: timestamp(&closes_at)?,
+        state: ActivityState::from_code(state).ok_or(StoreError::Malformed("an activity with an unknown state"))?,
+    };
+    Ok(StoredActivity { id: ActivityId::new(id), activity, active })
+}
