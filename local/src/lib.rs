@@ -1,7 +1,8 @@
 //! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
 //! trigger, the sale, and the checks of the promises.
 
+pub mod exec;
 pub mod report;
 pub mod sale;
 pub mod servers;
-pub mod exec;
+pub mod verify;

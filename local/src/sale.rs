@@ -165,6 +165,9 @@ fn table(sale: &Sale) -> Table {
 
 /// The latency of a sale, in two lines of a table.
 pub(crate) fn latency_rows(table: &mut Table, sale: &Sale) {
+    if sale.latency_us.is_empty() {
+        return table.row("latency", "", "no request was answered");
+    }
     let [p50, p99, max] = [0.5, 0.99, 1.0].map(|quantile| millis(sale.latency_ms(quantile)));
     table.row("latency", format!("{p50} median"), format!("{p99} p99, {max} at most"));
     let bins = sale.latency_bins(24);

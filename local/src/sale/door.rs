@@ -62,8 +62,8 @@ impl Door {
         self.report(Event::Left).await;
     }
 
-    /// Asks and loses the connection: dropping a request in flight closes its socket. An answer that was faster is
-    /// dropped unread, which closes the socket as well.
+    /// Asks and loses the connection: dropping a request in flight closes its socket. An answer that was faster is lost
+    /// all the same.
     async fn cut(&self, user: &str, cut_after: Duration) {
         let lost = tokio::time::timeout(cut_after, self.request(user).send()).await;
         drop(lost);

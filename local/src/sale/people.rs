@@ -7,8 +7,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::Plan;
 
-/// When a connection is cut, in µs after the request began: from hardly sent to probably answered.
-const CUT_AFTER_US: std::ops::RangeInclusive<u64> = 300..=20_000;
+/// When a connection is cut after the request began: this long, doubled up to [`CUT_DOUBLINGS`] times. From hardly sent
+/// to probably answered, as often early as late.
+const CUT_AFTER: Duration = Duration::from_micros(250);
+const CUT_DOUBLINGS: f64 = 6.5;
 
 /// Someone who wants a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +31,8 @@ pub fn crowd(plan: &Plan) -> impl Iterator<Item = Person> + Send + use<> {
         let user = uuid::Builder::from_random_bytes(rng.random()).into_uuid().to_string();
         let double_click = rng.random_bool(double_click_share);
         let cut = rng.random_bool(cut_share);
-        let cut_after_us = rng.random_range(CUT_AFTER_US);
-        Person { user, double_click, cut_after: cut.then(|| Duration::from_micros(cut_after_us)) }
+        let cut_after = CUT_AFTER.mul_f64(rng.random_range(0.0..=CUT_DOUBLINGS).exp2());
+        Person { user, double_click, cut_after: cut.then_some(cut_after) }
     })
 }
 

@@ -88,7 +88,7 @@ impl Bars {
         self.granted.set_position(sale.granted());
         self.sold_out.set_position(sale.sold_out);
         // A quantile walks the histogram: often enough for the eye, too dear for each event.
-        if sale.requests % 256 == 0 {
+        if sale.requests.is_multiple_of(256) {
             self.status.set_message(status(sale));
         }
     }

@@ -1,0 +1,142 @@
+//! The promises, checked by identity: who was granted a place, who has a row, and whether these are the same people.
+//!
+//! Reads only. Expects a system at rest: what is still on its way shows as a finding, and rightly so.
+
+mod compare;
+mod drain;
+mod findings;
+mod handed_out;
+mod print;
+mod stores;
+mod walk;
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use shared::config::{Env, Secret, Topology};
+use shared::domain::ActivityId;
+
+pub use drain::{Drained, Underway, drain};
+pub use findings::{
+    Findings, Malformed, Miscounted, Missing, NAMED, Named, Note, Oversold, Place, SharedPlace, Standing, Twice,
+};
+pub use handed_out::HandedOut;
+use stores::Stores;
+
+/// Options of `local verify`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    settings: Settings,
+    /// Check this activity only
+    #[arg(long, value_name = "ID")]
+    activity: Option<ActivityId>,
+    /// Check these receipts too, as `local sale --receipts` writes them
+    #[arg(long, value_name = "FILE")]
+    receipts: Option<PathBuf>,
+    /// Wait at most this long until queue and outbox are empty
+    #[arg(long, default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    drain_secs: u64,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where the three parts are.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Settings {
+    /// Redis, redis:// or rediss://
+    #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
+    pub redis_url: Secret,
+    /// RabbitMQ, amqp:// or amqps://
+    #[arg(long, env = "AMQP_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
+    pub amqp_url: Secret,
+    /// MySQL, mysql://
+    #[arg(long, env = "MYSQL_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
+    pub mysql_url: Secret,
+    /// The queue of sign-ups; the parked queue is named after it
+    #[arg(long = "signup-queue", env = "SIGNUP_QUEUE", default_value = "activity.signup.queue", value_name = "NAME")]
+    pub queue: String,
+}
+
+fn secret(text: &str) -> Result<Secret, Infallible> {
+    Ok(Secret::new(text))
+}
+
+impl Settings {
+    /// Finds the settings among these variables, the way a function does.
+    pub fn from_variables(variables: &[(String, String)]) -> anyhow::Result<Self> {
+        let lookup = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        let required = |name: &str| lookup(name).map(Secret::new).with_context(|| format!("{name} is not set"));
+        let queue = Topology::from_env(&Env::new(&lookup))?.queue;
+        let (redis_url, amqp_url) = (required("REDIS_URL")?, required("AMQP_URL")?);
+        Ok(Self { redis_url, amqp_url, mysql_url: required("MYSQL_URL")?, queue })
+    }
+
+    /// Where messages wait that were given up.
+    pub fn parked_queue(&self) -> anyhow::Result<String> {
+        let queue = |name: &str| (name == "SIGNUP_QUEUE").then(|| self.queue.clone());
+        Ok(Topology::from_env(&Env::new(&queue))?.parked_queue())
+    }
+}
+
+/// Checks what the options name and prints what was found.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let handed_out = args.receipts.as_deref().map(HandedOut::read).transpose()?.unwrap_or_default();
+    if args.drain_secs > 0 {
+        let drained = drain(&args.settings, args.activity, Duration::from_secs(args.drain_secs)).await?;
+        if !drained.left.is_empty() {
+            eprintln!("not drained within {} s: {}", args.drain_secs, drained.left);
+        }
+    }
+    let findings = verify(&args.settings, args.activity, &handed_out).await?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        print!("{}", print::report(&findings));
+    }
+    Ok(if findings.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Checks one activity, or all of them, and the receipts that people were handed there.
+pub async fn verify(
+    settings: &Settings,
+    activity: Option<ActivityId>,
+    handed_out: &HandedOut,
+) -> anyhow::Result<Findings> {
+    let mut stores = Stores::connect(settings).await?;
+    let mut findings = Findings::default();
+    let ids = match activity {
+        Some(id) => [id].into(),
+        None => stores.activity_ids().await?,
+    };
+    for id in ids {
+        walk::walk(&mut stores, id, &mut findings).await.with_context(|| format!("checking activity {id}"))?;
+    }
+    handed_out.check(&mut stores, activity, &mut findings).await.context("checking the receipts")?;
+    (findings.queued, findings.parked) = stores.backlog().await?;
+    stores.close().await?;
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(names: &[&str]) -> Vec<(String, String)> {
+        names.iter().map(|name| ((*name).to_owned(), format!("{name} with hunter2"))).collect()
+    }
+
+    #[test]
+    fn the_settings_are_found_among_the_variables_and_print_no_address() {
+        let settings = Settings::from_variables(&variables(&["REDIS_URL", "AMQP_URL", "MYSQL_URL"])).unwrap();
+        assert_eq!(settings.queue, "activity.signup.queue");
+        assert_eq!(settings.parked_queue().unwrap(), "activity.signup.parked");
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        let error = Settings::from_variables(&variables(&["REDIS_URL", "AMQP_URL"])).unwrap_err();
+        assert_eq!(error.to_string(), "MYSQL_URL is not set");
+    }
+}
