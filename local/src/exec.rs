@@ -33,7 +33,11 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(130));
         }
     };
-    eprintln!("Redis, RabbitMQ and MySQL ready in {:.1} s, logs in {}", started.elapsed().as_secs_f32(), run_dir.path().display());
+    eprintln!(
+        "Redis, RabbitMQ and MySQL ready in {:.1} s, logs in {}",
+        started.elapsed().as_secs_f32(),
+        run_dir.path().display()
+    );
 
     let child = tokio::process::Command::new(program).args(arguments).envs(servers.env()).kill_on_drop(true).spawn();
     let code = match child {

@@ -44,7 +44,12 @@ impl MySql {
         std::fs::write(&init_file, init_sql(&password))?;
         let mut launch = Launch::new("MySQL", &installed.program, dir, &dir.join("mysql.log"))
             .args(common_args(dir))
-            .args(["--bind-address=127.0.0.1", &format!("--port={port}"), "--socket=mysql.sock", "--pid-file=mysql.pid"])
+            .args([
+                "--bind-address=127.0.0.1",
+                &format!("--port={port}"),
+                "--socket=mysql.sock",
+                "--pid-file=mysql.pid",
+            ])
             .arg(format!("--init-file={}", init_file.display()))
             .args(["--skip-name-resolve", "--max-connections=500", "--default-time-zone=+00:00"])
             .args(["--character-set-server=utf8mb4", "--performance-schema=OFF", "--secure-file-priv="]);
@@ -141,9 +146,11 @@ async fn initialise(dir: &Path, installed: &Installed) -> anyhow::Result<()> {
             .into_iter()
             .find_map(find_program)
             .context("mariadb-install-db is not installed; run local/setup.sh")?;
-        Launch::new("mariadb-install-db", &script, dir, &log)
-            .args(common_args(dir))
-            .args(["--skip-test-db", "--skip-name-resolve", "--auth-root-authentication-method=normal"])
+        Launch::new("mariadb-install-db", &script, dir, &log).args(common_args(dir)).args([
+            "--skip-test-db",
+            "--skip-name-resolve",
+            "--auth-root-authentication-method=normal",
+        ])
     } else {
         Launch::new("mysqld --initialize", &installed.program, dir, &log)
             .args(common_args(dir))

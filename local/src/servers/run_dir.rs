@@ -1,6 +1,7 @@
-//! The folder of one run: `target/local/PURPOSE-TIME-PID`, with the data and logs of its servers.
+//! The folder of one run: `target/local/PURPOSE-TIME-PID-COUNT`, with the data and logs of its servers.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context;
 
@@ -11,9 +12,13 @@ pub struct RunDir(PathBuf);
 impl RunDir {
     /// Creates a folder that no other run has.
     pub fn create(purpose: &str) -> anyhow::Result<Self> {
-        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
-        let dir = workspace_root().join(format!("target/local/{purpose}-{now}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S");
+        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let parent = workspace_root().join("target/local");
+        let dir = parent.join(format!("{purpose}-{now}-{pid}-{count}"));
+        std::fs::create_dir_all(&parent)
+            .and_then(|()| std::fs::create_dir(&dir))
             .with_context(|| format!("cannot create {}; check who owns `target`", dir.display()))?;
         Ok(Self(dir))
     }
