@@ -2,8 +2,8 @@
 -- reserve: take one place for one user, and note in the same step that MySQL does not know it yet.
 --
 -- KEYS[1] {activity:ID}           hash  capacity, taken, sequence, state, opens_at_ms, closes_at_ms
--- KEYS[2] {activity:ID}:signups   hash  user id -> receipt: "status version sequence [signed_up_at_ms]", status 1 signed
---                                       up or 2 cancelled; the last is left out where it equals the version
+-- KEYS[2] {activity:ID}:signups   hash  user id -> receipt: "status version sequence [signed_up_at_ms]"; status 1 is
+--                                       signed up, 2 cancelled; the last is left out where it equals the version
 -- KEYS[3] {activity:ID}:outbox    zset  user id, scored by the time (ms) from which the relay may pick the note up
 -- ARGV[1] user id                 text
 -- ARGV[2] grace_ms                whole number: how long the fast path may take before the relay steps in

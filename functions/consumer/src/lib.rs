@@ -1,1 +1,154 @@
-//! TODO
+//! The `consumer` function: moves sign-ups from RabbitMQ into MySQL.
+//!
+//! The event source delivers at least once, sends a whole batch again after an error, and runs one batch at a time.
+//! So a batch fails only where trying again helps; a message that can never succeed is parked; and writing a fact
+//! again changes nothing.
+
+pub mod decision;
+pub mod event;
+mod record;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::try_join_all;
+use lambda_runtime::LambdaEvent;
+use serde::Serialize;
+use shared::broker::{PublishError, Publisher};
+use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig};
+use shared::domain::{ActivityId, Signup, UserId, Version};
+use shared::reservations::Reservations;
+use shared::store::{Store, StoreError};
+use tokio::time::Instant;
+
+use decision::{Batch, Parked};
+use record::{Recorded, record};
+
+/// How long before the invocation's deadline no new work is begun, so that the reply still leaves.
+const RESERVE_BEFORE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How many parked messages are under way at once.
+const PARKING_WINDOW: usize = 64;
+
+/// What one execution environment keeps between batches.
+#[derive(Clone)]
+pub struct App {
+    store: Store,
+    reservations: Reservations,
+    publisher: Publisher,
+}
+
+impl App {
+    /// Reads the settings and prepares the clients. Needs a Tokio runtime.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, lambda_runtime::Error> {
+        Ok(Self {
+            store: Store::new(&MysqlConfig::from_env(env)?)?,
+            reservations: Reservations::new(&RedisConfig::from_env(env)?)?,
+            publisher: Publisher::new(&BrokerConfig::from_env(env)?),
+        })
+    }
+
+    /// Opens the connections, all at once. A part that is down does not keep the function from starting. The broker
+    /// is left alone until a message has to be parked.
+    pub async fn warm_up(&self) {
+        let (mysql, redis) = tokio::join!(self.store.warm_up(), self.reservations.warm_up());
+        if let Err(error) = mysql {
+            tracing::warn!(%error, "starting without mysql");
+        }
+        if let Err(error) = redis {
+            tracing::warn!(%error, "starting without redis");
+        }
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Messages in the event.
+    pub received: usize,
+    /// Rows inserted or replaced.
+    pub written: usize,
+    /// Facts that MySQL had already, or newer ones.
+    pub stale: usize,
+    /// Sign-ups beyond the capacity: not in MySQL, and still in the outbox.
+    pub surplus: usize,
+    /// Messages put aside for an operator.
+    pub parked: usize,
+    /// Outbox notes dropped.
+    pub settled: u64,
+}
+
+/// The batch has to come again. What it has done so far stays, and does no harm when it is done again.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsumerError {
+    /// The event is of another source.
+    #[error(transparent)]
+    Event(#[from] event::NotAnMqEvent),
+    /// MySQL did not take all of it.
+    #[error("the batch was not written in full and will come again: {0}")]
+    Store(#[from] StoreError),
+    /// A message that can never succeed could not be put aside.
+    #[error("a message could not be parked, so the batch will come again: {0}")]
+    Park(#[from] PublishError),
+}
+
+/// Takes one batch.
+pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<Report, ConsumerError> {
+    let deadline = working_deadline(event.context.deadline);
+    let deliveries = event::deliveries(&event.payload)?;
+    let received = deliveries.len();
+    let batch = Batch::of(deliveries);
+
+    let recorded = record(&app.store, &batch, deadline).await;
+    let settled = settle(app, &recorded.known).await;
+    let parked: Vec<_> = batch.parked.iter().chain(&recorded.refused).collect();
+    park(app, &parked).await?;
+
+    for fact in &recorded.surplus {
+        tracing::error!(activity_id = %fact.activity_id, user_id = %fact.user_id, "no room left for a granted place");
+    }
+    if let Some(error) = recorded.stopped_by {
+        return Err(error.into());
+    }
+    let Recorded { written, stale, surplus, .. } = recorded;
+    Ok(Report { received, written, stale, surplus: surplus.len(), parked: parked.len(), settled })
+}
+
+/// When to stop beginning new work: a moment before the invocation ends, given in ms since 1970.
+fn working_deadline(invocation_deadline_ms: u64) -> Instant {
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let left = u128::from(invocation_deadline_ms).saturating_sub(now_ms);
+    let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
+    Instant::now() + left.saturating_sub(RESERVE_BEFORE_DEADLINE.min(left / 2))
+}
+
+/// Drops the outbox notes of what MySQL now holds. Without Redis they stay, and the relay sends the facts again, which
+/// does no harm.
+async fn settle(app: &App, known: &[(&Signup, Version)]) -> u64 {
+    let mut by_activity: BTreeMap<ActivityId, Vec<(&UserId, Version)>> = BTreeMap::new();
+    for (fact, version) in known {
+        by_activity.entry(fact.activity_id).or_default().push((&fact.user_id, *version));
+    }
+    let mut settled = 0;
+    for (activity_id, facts) in by_activity {
+        match app.reservations.settle(activity_id, &facts).await {
+            Ok(count) => settled += count,
+            Err(error) => {
+                tracing::warn!(%error, %activity_id, "outbox notes stay until the relay finds them in mysql");
+                break;
+            }
+        }
+    }
+    settled
+}
+
+async fn park(app: &App, parked: &[&Parked]) -> Result<(), PublishError> {
+    for window in parked.chunks(PARKING_WINDOW) {
+        for Parked { reason, .. } in window {
+            tracing::error!(%reason, "a message is parked");
+        }
+        try_join_all(window.iter().map(|message| app.publisher.park(&message.body, &message.reason))).await?;
+    }
+    Ok(())
+}

@@ -1,1 +1,79 @@
-//! TODO
+//! The `provision` function: declares the broker's topology and applies the database migrations.
+//!
+//! A deployment step. It may run any number of times, also twice at once: what is there stays as it is. It runs as a
+//! CloudFormation custom resource, or by hand with `{}`.
+
+mod custom_resource;
+mod migrations;
+
+use serde::Serialize;
+use serde_json::Value;
+use shared::broker::{self, DeclareError};
+use shared::config::{BrokerConfig, Env, MysqlConfig};
+
+pub use custom_resource::PHYSICAL_RESOURCE_ID;
+pub use migrations::MigrationError;
+
+/// What the function needs to know.
+#[derive(Clone)]
+pub struct App {
+    broker: BrokerConfig,
+    mysql: MysqlConfig,
+}
+
+impl App {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, lambda_runtime::Error> {
+        Ok(Self { broker: BrokerConfig::from_env(env)?, mysql: MysqlConfig::from_env(env)? })
+    }
+}
+
+/// What is in place now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Provisioned {
+    /// The queue that sign-ups are published to, through its exchange.
+    pub queue: String,
+    /// The queue of messages for an operator.
+    pub parked_queue: String,
+    /// Migrations that this run applied, by name.
+    pub migrations_applied: Vec<String>,
+}
+
+/// It is not in place.
+#[derive(Debug, thiserror::Error)]
+pub enum ProvisionError {
+    /// The broker's part.
+    #[error(transparent)]
+    Declare(#[from] DeclareError),
+    /// The database's part.
+    #[error(transparent)]
+    Migrate(#[from] MigrationError),
+    /// The event has a `RequestType`, but is no custom resource request.
+    #[error("the event is no CloudFormation custom resource request: {0}")]
+    Event(#[from] serde_json::Error),
+    /// CloudFormation was not told, and would wait for an hour.
+    #[error("cloudformation did not take the answer: {0}")]
+    Respond(#[from] reqwest::Error),
+}
+
+/// Runs by hand, or for CloudFormation, which is always told how it went.
+pub async fn handle(app: &App, event: Value) -> Result<Value, ProvisionError> {
+    if event.get("RequestType").is_some() {
+        custom_resource::handle(app, event).await
+    } else {
+        Ok(serde_json::to_value(provision(app).await?)?)
+    }
+}
+
+/// Puts both parts in place.
+pub async fn provision(app: &App) -> Result<Provisioned, ProvisionError> {
+    let (declared, migrations_applied) = tokio::join!(broker::declare(&app.broker), migrations::migrate(&app.mysql));
+    declared?;
+    let topology = &app.broker.topology;
+    Ok(Provisioned {
+        queue: topology.queue.clone(),
+        parked_queue: topology.parked_queue(),
+        migrations_applied: migrations_applied?,
+    })
+}

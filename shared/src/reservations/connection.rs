@@ -59,33 +59,52 @@ impl Connection {
 
     /// Calls a script by its digest, and loads it where the server does not have it.
     pub(super) async fn invoke(&self, call: &ScriptInvocation<'_>) -> Result<Value, CallError> {
-        self.with_retry(async |connection| call.invoke_async(connection).await).await
+        self.ask(Question::Script(call)).await
     }
 
     pub(super) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, ReservationsError> {
-        Ok(self.with_retry(async |connection| command.query_async(connection).await).await?)
+        typed(self.ask(Question::Command(command)).await?)
     }
 
     pub(super) async fn query_pipeline<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, ReservationsError> {
-        Ok(self.with_retry(async |connection| pipeline.query_async(connection).await).await?)
+        typed(self.ask(Question::Pipeline(pipeline)).await?)
     }
 
-    /// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the
-    /// new connection. Asking twice is harmless: every script gives the same answer again.
-    async fn with_retry<T>(
-        &self,
-        ask: impl AsyncFn(&mut ConnectionManager) -> Result<T, RedisError>,
-    ) -> Result<T, CallError> {
-        let mut manager = self.manager.clone();
-        let asked_twice = async {
-            match ask(&mut manager).await {
-                Err(error) if error.is_io_error() && !error.is_timeout() => ask(&mut manager).await,
-                answer => answer,
-            }
-        };
-        match tokio::time::timeout(self.timeout, asked_twice).await {
+    async fn ask(&self, question: Question<'_>) -> Result<Value, CallError> {
+        match tokio::time::timeout(self.timeout, self.ask_twice(question)).await {
             Ok(answer) => answer.map_err(CallError::Redis),
             Err(_) => Err(CallError::TimedOut(self.timeout)),
         }
     }
+
+    /// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the
+    /// new connection. Asking twice is harmless: every script gives the same answer again.
+    async fn ask_twice(&self, question: Question<'_>) -> Result<Value, RedisError> {
+        let mut manager = self.manager.clone();
+        match question.ask(&mut manager).await {
+            Err(error) if error.is_io_error() && !error.is_timeout() => question.ask(&mut manager).await,
+            answer => answer,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Question<'a> {
+    Script(&'a ScriptInvocation<'a>),
+    Command(&'a Cmd),
+    Pipeline(&'a Pipeline),
+}
+
+impl Question<'_> {
+    async fn ask(self, manager: &mut ConnectionManager) -> Result<Value, RedisError> {
+        match self {
+            Self::Script(call) => call.invoke_async(manager).await,
+            Self::Command(command) => command.query_async(manager).await,
+            Self::Pipeline(pipeline) => pipeline.query_async(manager).await,
+        }
+    }
+}
+
+fn typed<T: FromRedisValue>(answer: Value) -> Result<T, ReservationsError> {
+    redis::from_redis_value(answer).map_err(|error| ReservationsError::Unavailable(error.into()))
 }

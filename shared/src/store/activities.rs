@@ -34,8 +34,11 @@ pub struct StoredActivity {
 pub enum Put {
     /// Done.
     Written,
-    /// Refused: the record holds more active rows than the capacity asked for.
-    CapacityBelowActive,
+    /// Refused: the record holds this many active rows, more than the capacity asked for.
+    CapacityBelowActive {
+        /// Active rows.
+        active: u32,
+    },
 }
 
 impl Store {
@@ -147,9 +150,10 @@ async fn put(connection: &mut Conn, id: ActivityId, activity: &Activity) -> Resu
         transaction.exec_drop(insert, (id.get(), activity.capacity, id.get())).await?;
         active = transaction.exec_first(lock, (id.get(),)).await?;
     }
-    if active.is_none_or(|active| active > activity.capacity) {
+    let active = active.ok_or(StoreError::Malformed("an activity that vanished"))?;
+    if active > activity.capacity {
         transaction.rollback().await?;
-        return Ok(Put::CapacityBelowActive);
+        return Ok(Put::CapacityBelowActive { active });
     }
     let update = "UPDATE activity SET title = ?, capacity = ?, state = ?, opens_at = ?, closes_at = ? WHERE id = ?";
     let at = |at: Option<Timestamp>| at.map_or(Value::NULL, datetime);

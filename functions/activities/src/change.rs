@@ -1,0 +1,62 @@
+//! One change of an activity, in MySQL and in Redis.
+
+use shared::domain::{Activity, ActivityId};
+use shared::http::Problem;
+use shared::reservations::Load;
+use shared::store::{ActivityLock, Put};
+
+use crate::App;
+
+/// What came of a change.
+pub(crate) struct Changed {
+    /// The activity is new.
+    pub(crate) created: bool,
+    /// Places taken in it.
+    pub(crate) taken: u64,
+}
+
+/// Creates or changes the activity. A lock keeps other changes of it out, so that the two steps of one cannot mix with
+/// those of another. Stopped half-way, the same change sent again completes it.
+pub(crate) async fn change(app: &App, id: ActivityId, activity: &Activity) -> Result<Changed, Problem> {
+    let mut lock = app.store.lock_activity(id).await?;
+    let before = lock.current().await?;
+    let created = before.is_none();
+    let taken = match before {
+        Some(before) if activity.capacity < before.activity.capacity => lower(app, &mut lock, id, activity).await?,
+        _ => raise(app, &mut lock, id, activity, created).await?,
+    };
+    if let Err(error) = lock.release().await {
+        tracing::warn!(%error, "the lock ends with its connection");
+    }
+    Ok(Changed { created, taken })
+}
+
+/// Redis first: from now on it grants fewer places. MySQL may hold active rows whose cancellation is still on its way.
+async fn lower(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
+    let taken = load(app, id, activity, false).await?;
+    match lock.put(activity).await? {
+        Put::Written => Ok(taken),
+        Put::CapacityBelowActive { .. } => Err(Problem::behind()),
+    }
+}
+
+/// MySQL first: it has room for whatever Redis grants from now on.
+async fn raise(
+    app: &App,
+    lock: &mut ActivityLock,
+    id: ActivityId,
+    activity: &Activity,
+    new: bool,
+) -> Result<u64, Problem> {
+    match lock.put(activity).await? {
+        Put::Written => load(app, id, activity, new).await,
+        Put::CapacityBelowActive { active } => Err(Problem::capacity_below_taken(id, active.into())),
+    }
+}
+
+async fn load(app: &App, id: ActivityId, activity: &Activity, new: bool) -> Result<u64, Problem> {
+    match app.reservations.load(id, activity, new).await? {
+        Load::Loaded { taken } => Ok(taken),
+        Load::CapacityBelowTaken { taken } => Err(Problem::capacity_below_taken(id, taken)),
+    }
+}

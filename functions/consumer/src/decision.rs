@@ -1,0 +1,121 @@
+//! Decides, without I/O, what becomes of each message of a batch.
+
+use std::collections::BTreeMap;
+
+use shared::domain::{ActivityId, Signup, SignupStatus, UserId};
+use shared::message;
+
+use crate::event::Delivery;
+
+/// What becomes of one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Write the fact.
+    Upsert(Signup),
+    /// It can never succeed: put it aside for an operator.
+    Park(Parked),
+}
+
+/// A message for an operator, as it came, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parked {
+    /// The body, byte for byte.
+    pub body: Vec<u8>,
+    /// Why it can never succeed.
+    pub reason: String,
+}
+
+/// What becomes of this message.
+pub fn decide(delivery: Delivery) -> Decision {
+    match delivery {
+        Delivery::Body(body) => match message::parse(&body) {
+            Ok(signup) => Decision::Upsert(signup),
+            Err(error) => Decision::Park(Parked { body, reason: error.to_string() }),
+        },
+        Delivery::Unreadable(body) => {
+            Decision::Park(Parked { body, reason: "the event holds no base64 body".to_owned() })
+        }
+    }
+}
+
+/// What a batch comes down to: one fact for each activity and user, the one with the highest version.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Places given back, sorted by activity and user. They go first, since they make room.
+    pub cancellations: Vec<Signup>,
+    /// Places granted, sorted by activity and user.
+    pub signups: Vec<Signup>,
+    /// Messages for an operator.
+    pub parked: Vec<Parked>,
+}
+
+impl Batch {
+    /// Sorts out the messages.
+    pub fn of(deliveries: Vec<Delivery>) -> Self {
+        let mut newest: BTreeMap<(ActivityId, UserId), Signup> = BTreeMap::new();
+        let mut parked = Vec::new();
+        for delivery in deliveries {
+            match decide(delivery) {
+                Decision::Upsert(signup) => {
+                    let key = (signup.activity_id, signup.user_id.clone());
+                    match newest.get(&key) {
+                        Some(known) if known.version >= signup.version => {}
+                        _ => {
+                            newest.insert(key, signup);
+                        }
+                    }
+                }
+                Decision::Park(message) => parked.push(message),
+            }
+        }
+        let (cancellations, signups) = newest.into_values().partition(|fact| fact.status == SignupStatus::Cancelled);
+        Self { cancellations, signups, parked }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(user: &str, version: u64, status: &str) -> Delivery {
+        let fact = serde_json::json!({
+            "activityId": "42", "userId": user, "version": version, "sequence": 1, "status": status,
+            "signedUpAt": "2026-11-30T12:00:00.123Z"
+        });
+        Delivery::Body(fact.to_string().into_bytes())
+    }
+
+    fn summary(facts: &[Signup]) -> Vec<(&str, u64)> {
+        facts.iter().map(|fact| (fact.user_id.as_str(), fact.version.get())).collect()
+    }
+
+    #[test]
+    fn the_highest_version_of_each_user_is_written_in_the_order_of_the_key() {
+        let batch = Batch::of(vec![
+            body("bob", 7, "cancelled"),
+            body("eve", 2, "signed-up"),
+            body("ann", 3, "signed-up"),
+            body("bob", 5, "signed-up"),
+            body("ann", 4, "cancelled"),
+            body("ann", 4, "cancelled"),
+            body("cid", 1, "cancelled"),
+            body("cid", 2, "signed-up"),
+        ]);
+        assert_eq!(summary(&batch.cancellations), [("ann", 4), ("bob", 7)]);
+        assert_eq!(summary(&batch.signups), [("cid", 2), ("eve", 2)]);
+        assert!(batch.parked.is_empty());
+    }
+
+    #[test]
+    fn a_message_that_can_never_succeed_is_parked_as_it_came_and_the_others_go_on() {
+        let poison = [&b"{"[..], b"", b"\xff", b"{\"activityId\":42}", b"1:2"];
+        let mut deliveries: Vec<_> = poison.iter().map(|body| Delivery::Body(body.to_vec())).collect();
+        deliveries.push(body("ann", 3, "signed-up"));
+        deliveries.push(Delivery::Unreadable(b"no base64".to_vec()));
+        let batch = Batch::of(deliveries);
+        assert_eq!(summary(&batch.signups), [("ann", 3)]);
+        let parked: Vec<_> = batch.parked.iter().map(|message| message.body.as_slice()).collect();
+        assert_eq!(parked, [&b"{"[..], b"", b"\xff", b"{\"activityId\":42}", b"1:2", b"no base64"]);
+        assert!(batch.parked.iter().all(|message| !message.reason.is_empty()));
+    }
+}

@@ -1,0 +1,66 @@
+//! Writes the facts of a batch into MySQL, chunk by chunk.
+
+use std::collections::VecDeque;
+
+use shared::domain::{Signup, Version};
+use shared::message;
+use shared::store::{Store, StoreError, UPSERT_CHUNK, Upserted};
+use tokio::time::Instant;
+
+use crate::decision::{Batch, Parked};
+
+/// What MySQL holds after the batch.
+#[derive(Debug, Default)]
+pub(crate) struct Recorded<'a> {
+    pub(crate) written: usize,
+    pub(crate) stale: usize,
+    /// Each fact that MySQL holds, with the version that it has.
+    pub(crate) known: Vec<(&'a Signup, Version)>,
+    /// Sign-ups beyond the capacity.
+    pub(crate) surplus: Vec<&'a Signup>,
+    /// Facts that MySQL refuses for good.
+    pub(crate) refused: Vec<Parked>,
+    /// Why the rest of the batch was not tried.
+    pub(crate) stopped_by: Option<StoreError>,
+}
+
+impl<'a> Recorded<'a> {
+    fn add(&mut self, upserted: Upserted<'a>) {
+        let Upserted { written, stale, surplus } = upserted;
+        self.written += written.len();
+        self.stale += stale.len();
+        self.known.extend(written.into_iter().map(|fact| (fact, fact.version)));
+        self.known.extend(stale);
+        self.surplus.extend(surplus);
+    }
+}
+
+/// Writes the facts, the cancellations first. A chunk that holds a refused row is halved until the row stands alone.
+pub(crate) async fn record<'a>(store: &Store, batch: &'a Batch, deadline: Instant) -> Recorded<'a> {
+    let mut recorded = Recorded::default();
+    let chunks = batch.cancellations.chunks(UPSERT_CHUNK).chain(batch.signups.chunks(UPSERT_CHUNK));
+    let mut chunks: VecDeque<&[Signup]> = chunks.collect();
+    // Each pass takes a chunk away or halves it, so the loop ends.
+    while let Some(chunk) = chunks.pop_front() {
+        match store.upsert(chunk, deadline).await {
+            Ok(upserted) => recorded.add(upserted),
+            Err(StoreError::RowRefused(refusal)) => match chunk {
+                [fact] => recorded.refused.push(refused(fact, &refusal.to_string())),
+                _ => {
+                    let (first, second) = chunk.split_at(chunk.len() / 2);
+                    chunks.push_front(second);
+                    chunks.push_front(first);
+                }
+            },
+            Err(error) => {
+                recorded.stopped_by = Some(error);
+                break;
+            }
+        }
+    }
+    recorded
+}
+
+fn refused(fact: &Signup, refusal: &str) -> Parked {
+    Parked { body: message::to_json(fact), reason: format!("mysql refuses the row: {refusal}") }
+}

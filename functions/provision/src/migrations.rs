@@ -1,0 +1,52 @@
+//! Applies the migrations in `shared/migrations`: append-only files, one statement each.
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Opts, OptsBuilder, Pool};
+use shared::config::MysqlConfig;
+use tokio::time::timeout;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a run waits for another one, in seconds.
+const LOCK_TIMEOUT_SECS: u64 = 50;
+
+mod embedded {
+    refinery::embed_migrations!("../../shared/migrations");
+}
+
+/// The tables are not in place.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrationError {
+    /// It cannot be reached, or refused.
+    #[error("mysql is unavailable: {0}")]
+    Unavailable(#[from] mysql_async::Error),
+    /// One of them failed, or the database was migrated by other files.
+    #[error("the migrations were not applied: {0}")]
+    Refused(#[from] refinery::Error),
+    /// Another run holds the lock, or a statement hangs.
+    #[error("mysql did not apply the migrations within {} s", TIMEOUT.as_secs())]
+    TimedOut,
+}
+
+/// Applies what is missing, and tells which.
+pub(crate) async fn migrate(config: &MysqlConfig) -> Result<Vec<String>, MigrationError> {
+    timeout(TIMEOUT, apply(config)).await.map_err(|_| MigrationError::TimedOut)?
+}
+
+async fn apply(config: &MysqlConfig) -> Result<Vec<String>, MigrationError> {
+    let opts = Opts::from_url(config.url.expose()).map_err(mysql_async::Error::from)?;
+    let mut pool = Pool::new(OptsBuilder::from_opts(opts).prefer_socket(false));
+    // Held until its connection closes, at the end of this run.
+    let mut lock = pool.get_conn().await?;
+    let locked: Option<Option<i64>> =
+        lock.exec_first("SELECT GET_LOCK('onrush.migrations', ?)", (LOCK_TIMEOUT_SECS,)).await?;
+    if locked != Some(Some(1)) {
+        return Err(MigrationError::TimedOut);
+    }
+    let applied = embedded::migrations::runner().run_async(&mut pool).await?;
+    lock.disconnect().await?;
+    pool.disconnect().await?;
+    Ok(applied.applied_migrations().iter().map(ToString::to_string).collect())
+}
