@@ -2,6 +2,7 @@
 //! trigger, the sale, and the checks of the promises.
 
 pub mod exec;
+pub mod https;
 pub mod report;
 pub mod sale;
 pub mod servers;

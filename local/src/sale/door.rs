@@ -34,7 +34,7 @@ impl Door {
     pub fn new(plan: &Plan, events: mpsc::Sender<Event>) -> anyhow::Result<Self> {
         let base = plan.base_url.trim_end_matches('/');
         let url = format!("{base}/activities/{}/signups", plan.activity);
-        let client = Client::builder()
+        let client = crate::https::client_builder()
             .timeout(Duration::from_secs(plan.timeout_secs))
             .pool_max_idle_per_host(plan.concurrency.max(2) as usize)
             .build()
