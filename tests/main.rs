@@ -1,1 +1,4 @@
-//! TODO
+//! The tests, one module for each thing that must hold.
+
+mod flow;
+mod scripts;

@@ -1,1 +1,14 @@
-//! TODO
+//! What the tests stand on: real servers, the functions in this process, and looks behind them.
+//!
+//! The servers come from `local exec`, which `make test` runs; each test has activities, queues and exchanges of its
+//! own on them. A test that hurts a server starts a private one ([`local::servers`]).
+
+mod api;
+mod mq;
+mod proxy;
+mod world;
+
+pub use api::{Reply, call, event_for, request_of};
+pub use mq::{Message, message_body, mq_event};
+pub use proxy::Proxy;
+pub use world::{Settings, World, eventually, invocation, random_activity_id};

@@ -1,0 +1,87 @@
+//! Amazon MQ events, and looks into queues.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use lapin::options::{BasicAckOptions, BasicGetOptions};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use serde_json::{Value, json};
+use shared::domain::ActivityId;
+
+use crate::World;
+
+/// A message found in a queue.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Its properties.
+    pub properties: BasicProperties,
+}
+
+impl Message {
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl World {
+    /// A connection to the broker.
+    pub async fn amqp(&self) -> Connection {
+        Connection::connect(&self.settings["AMQP_URL"], ConnectionProperties::default()).await.unwrap()
+    }
+
+    /// Takes everything out of a queue.
+    pub async fn drain(&self, queue: &str) -> Vec<Message> {
+        let connection = self.amqp().await;
+        let channel = connection.create_channel().await.unwrap();
+        let mut messages = Vec::new();
+        while let Some(got) = channel.basic_get(queue.into(), BasicGetOptions::default()).await.unwrap() {
+            got.delivery.acker.ack(BasicAckOptions::default()).await.unwrap();
+            messages.push(Message { body: got.delivery.data, properties: got.delivery.properties });
+        }
+        connection.close(200, "done".into()).await.unwrap();
+        messages
+    }
+
+    /// Takes everything out of the sign-up queue.
+    pub async fn drain_signups(&self) -> Vec<Message> {
+        self.drain(&self.topology().queue).await
+    }
+
+    /// Takes everything out of the parked queue.
+    pub async fn drain_parked(&self) -> Vec<Message> {
+        self.drain(&self.topology().parked_queue()).await
+    }
+}
+
+/// The body of a fact.
+pub fn message_body(id: ActivityId, user: &str, version: u64, sequence: u64, status: &str) -> Vec<u8> {
+    let fact = json!({
+        "activityId": id.to_string(), "userId": user, "version": version, "sequence": sequence, "status": status,
+        "signedUpAt": "2026-11-30T12:00:00.123Z"
+    });
+    fact.to_string().into_bytes()
+}
+
+/// The event as Amazon MQ sends it, with the properties that nobody set as nulls.
+pub fn mq_event<B: AsRef<[u8]>>(bodies: impl IntoIterator<Item = B>) -> Value {
+    let messages = bodies.into_iter().map(|body| {
+        let body = body.as_ref();
+        json!({
+            "basicProperties": {
+                "contentType": null, "contentEncoding": null, "headers": {"traceparent": {"bytes": [48, 48]}},
+                "deliveryMode": null, "priority": null, "correlationId": null, "replyTo": null, "expiration": null,
+                "messageId": null, "timestamp": "Jan 1, 1970, 12:33:41 AM", "type": null, "userId": null,
+                "appId": null, "clusterId": null, "bodySize": body.len()
+            },
+            "redelivered": false,
+            "data": STANDARD.encode(body)
+        })
+    });
+    json!({
+        "eventSource": "aws:rmq",
+        "eventSourceArn": "arn:aws:mq:eu-west-1:123456789012:broker:onrush:b-1",
+        "rmqMessagesByQueue": {"activity.signup.queue::/": messages.collect::<Vec<_>>()}
+    })
+}

@@ -1,0 +1,207 @@
+//! One test's own corner of the servers.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use lambda_runtime::{Context, LambdaEvent};
+use mysql_async::prelude::Queryable;
+use mysql_async::{OptsBuilder, Pool};
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+use serde_json::Value;
+use shared::config::{BrokerConfig, Env, Topology};
+use shared::domain::ActivityId;
+use shared::reservations::{ActivityKeys, Reservations};
+
+use crate::{Reply, event_for, request_of};
+
+/// The variables that the functions of a test read.
+pub type Settings = HashMap<String, String>;
+
+/// The servers, the functions, and names that no other test uses.
+pub struct World {
+    /// The variables of the functions. Change them before an app is made.
+    pub settings: Settings,
+    /// A connection to look behind the functions.
+    pub redis: MultiplexedConnection,
+    /// Connections to look behind the functions.
+    pub mysql: Pool,
+}
+
+impl World {
+    /// A corner of the shared servers, with its queues declared and the tables in place.
+    pub async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// The same with some settings of its own, for example another address.
+    pub async fn with(settings: &[(&str, &str)]) -> Self {
+        let world = Self::unprovisioned(settings).await;
+        provision::provision(&world.provision()).await.unwrap();
+        world
+    }
+
+    /// A corner without queues and, perhaps, tables.
+    pub async fn unprovisioned(own: &[(&str, &str)]) -> Self {
+        let name = format!("test-{:016x}", rand::random::<u64>());
+        let mut settings: Settings = ["REDIS_URL", "AMQP_URL", "MYSQL_URL"]
+            .into_iter()
+            .filter_map(|key| Some((key.to_owned(), std::env::var(key).ok()?)))
+            .collect();
+        for (key, value) in [
+            ("SIGNUP_EXCHANGE", format!("{name}.direct")),
+            ("SIGNUP_QUEUE", format!("{name}.queue")),
+            ("SIGNUP_ROUTING_KEY", format!("{name}.routing")),
+        ] {
+            settings.insert(key.to_owned(), value);
+        }
+        settings.extend(own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        let url = |key: &str| {
+            settings.get(key).cloned().unwrap_or_else(|| {
+                panic!("{key} is not set: run `make test`, or `cargo run -p local -- exec -- cargo nextest run`")
+            })
+        };
+        let redis = redis::Client::open(url("REDIS_URL")).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let opts = mysql_async::Opts::from_url(&url("MYSQL_URL")).unwrap();
+        let mysql =
+            Pool::new(OptsBuilder::from_opts(opts).prefer_socket(false).setup(vec!["SET time_zone = '+00:00'"]));
+        url("AMQP_URL");
+        Self { settings, redis, mysql }
+    }
+
+    fn build<T, E: std::fmt::Debug>(&self, build: impl FnOnce(&Env<'_>) -> Result<T, E>) -> T {
+        build(&Env::new(&|name| self.settings.get(name).cloned())).unwrap()
+    }
+
+    /// A fresh `signup` function.
+    pub fn signup(&self) -> signup::App {
+        self.build(signup::App::from_env)
+    }
+
+    /// A fresh `consumer` function.
+    pub fn consumer(&self) -> consumer::App {
+        self.build(consumer::App::from_env)
+    }
+
+    /// A fresh `activities` function.
+    pub fn activities(&self) -> activities::App {
+        self.build(activities::App::from_env)
+    }
+
+    /// A fresh `provision` function.
+    pub fn provision(&self) -> provision::App {
+        self.build(provision::App::from_env)
+    }
+
+    /// The reservations, as the functions use them.
+    pub fn reservations(&self) -> Reservations {
+        Reservations::new(&self.build(shared::config::RedisConfig::from_env)).unwrap()
+    }
+
+    /// The broker's settings.
+    pub fn broker_config(&self) -> BrokerConfig {
+        self.build(BrokerConfig::from_env)
+    }
+
+    /// The names on the broker.
+    pub fn topology(&self) -> Topology {
+        self.broker_config().topology
+    }
+
+    /// Creates an open activity through the API.
+    pub async fn open_activity(&self, capacity: u32) -> ActivityId {
+        self.put_activity(serde_json::json!({"title": "Spring hike", "capacity": capacity})).await
+    }
+
+    /// Creates an activity through the API.
+    pub async fn put_activity(&self, body: Value) -> ActivityId {
+        let id = random_activity_id();
+        let reply =
+            self.activities_call("PUT", &format!("/activities/{id}"), Some("organiser"), &body.to_string()).await;
+        assert_eq!(reply.status, 201, "{reply:?}");
+        id
+    }
+
+    /// One call of the `activities` function by somebody with every scope, or by nobody.
+    pub async fn activities_call(&self, method: &str, path: &str, user: Option<&str>, body: &str) -> Reply {
+        let request = request_of(&event_for(method, path, user, body));
+        Reply::of(activities::handle(&self.activities(), request).await)
+    }
+
+    /// What the outbox holds: user ids, sorted.
+    pub async fn outbox(&self, id: ActivityId) -> Vec<String> {
+        let mut users: Vec<String> = self.redis.clone().zrange(ActivityKeys::of(id).outbox, 0, -1).await.unwrap();
+        users.sort();
+        users
+    }
+
+    /// Places taken, as Redis counts them.
+    pub async fn taken(&self, id: ActivityId) -> u64 {
+        self.redis.clone().hget(ActivityKeys::of(id).activity, "taken").await.unwrap()
+    }
+
+    /// All that Redis holds of the activity, to compare before and after.
+    pub async fn redis_dump(&self, id: ActivityId) -> Vec<Option<Vec<u8>>> {
+        let ActivityKeys { activity, signups, outbox } = ActivityKeys::of(id);
+        let mut pipeline = redis::pipe();
+        for key in [activity, signups, outbox] {
+            pipeline.cmd("DUMP").arg(key);
+        }
+        pipeline.query_async(&mut self.redis.clone()).await.unwrap()
+    }
+
+    /// The rows of the activity: user id, status, version, sequence; sorted by user id.
+    pub async fn rows(&self, id: ActivityId) -> Vec<(String, u8, u64, u64)> {
+        let sql = "SELECT user_id, status, version, sequence FROM user_activity WHERE activity_id = ? ORDER BY user_id";
+        self.mysql.get_conn().await.unwrap().exec(sql, (id.get(),)).await.unwrap()
+    }
+
+    /// `activity.active`, or none where MySQL does not know the activity. Checks that it is exact.
+    pub async fn active(&self, id: ActivityId) -> Option<u64> {
+        let mut connection = self.mysql.get_conn().await.unwrap();
+        let counted: u64 = connection
+            .exec_first("SELECT COUNT(*) FROM user_activity WHERE activity_id = ? AND status = 1", (id.get(),))
+            .await
+            .unwrap()
+            .unwrap();
+        let active: Option<(u64, u64)> =
+            connection.exec_first("SELECT active, capacity FROM activity WHERE id = ?", (id.get(),)).await.unwrap();
+        if let Some((active, capacity)) = active {
+            assert_eq!(active, counted, "activity.active is not the number of active rows");
+            assert!(active <= capacity, "oversold");
+        }
+        active.map(|(active, _)| active)
+    }
+
+    /// Invokes the consumer with these messages, as the event source would.
+    pub async fn consume(
+        &self,
+        app: &consumer::App,
+        event: Value,
+    ) -> Result<consumer::Report, consumer::ConsumerError> {
+        consumer::handle(app, invocation(event, Duration::from_secs(30))).await
+    }
+}
+
+/// An invocation that must end within `limit`.
+pub fn invocation(payload: Value, limit: Duration) -> LambdaEvent<Value> {
+    let mut context = Context::default();
+    let deadline = std::time::SystemTime::now() + limit;
+    context.deadline = deadline.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    LambdaEvent::new(payload, context)
+}
+
+/// An id that no other test uses.
+pub fn random_activity_id() -> ActivityId {
+    ActivityId::new(rand::random())
+}
+
+/// Waits until the condition holds; fails after `limit`.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, limit: Duration, mut holds: impl FnMut() -> F) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < limit, "{what} did not happen within {limit:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,1 @@
+//! Every outcome of every script.
