@@ -2,8 +2,11 @@
 //! trigger, the sale, and the checks of the promises.
 
 pub mod exec;
+pub mod functions;
 pub mod https;
 pub mod report;
 pub mod sale;
 pub mod servers;
+pub mod trigger;
+pub mod up;
 pub mod verify;

@@ -16,12 +16,21 @@ struct Cli {
 enum Command {
     /// Run a command with a private Redis, RabbitMQ and MySQL around it
     Exec(local::exec::Args),
+    /// Start everything and leave it running until Ctrl-C
+    Up(local::up::Args),
+    /// Send a crowd to an activity
+    Sale(local::sale::Args),
+    /// Check the promises in Redis, RabbitMQ and MySQL
+    Verify(local::verify::Args),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Exec(args) => local::exec::run(args).await,
+        Command::Up(args) => local::up::run(args).await,
+        Command::Sale(args) => local::sale::run(args).await,
+        Command::Verify(args) => local::verify::run(args).await,
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

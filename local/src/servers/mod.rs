@@ -18,6 +18,7 @@ pub use mysql::MySql;
 pub use port::free_port;
 pub use process::{Launch, Process, find_program};
 pub use rabbitmq::RabbitMq;
+pub use ready::until_ready;
 pub use redis::Redis;
 pub use run_dir::{RunDir, workspace_root};
 

@@ -140,7 +140,8 @@ impl Process {
         if self.is_running() {
             return Ok(());
         }
-        bail!("{} ended; its log says why: {}", self.launch.name, self.log().display())
+        let last_words = last_line(self.log()).unwrap_or_default();
+        bail!("{} ended: {last_words}\nIts log says more: {}", self.launch.name, self.log().display())
     }
 
     /// Freezes the process group (SIGSTOP).
@@ -238,6 +239,12 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .chain(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/libexec"].map(PathBuf::from))
         .map(|dir| dir.join(name))
         .find(|file| file.is_file())
+}
+
+/// The last line that is not blank.
+fn last_line(log: &Path) -> Option<String> {
+    let text = String::from_utf8_lossy(&std::fs::read(log).ok()?).into_owned();
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
 fn setpriv() -> Option<&'static Path> {

@@ -11,6 +11,7 @@ use lapin::{Connection, ConnectionProperties};
 
 use super::process::{Launch, Process, find_program};
 use super::ready;
+use crate::https;
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
@@ -149,7 +150,8 @@ impl RabbitMq {
 async fn probe(url: &str, management_url: &str) -> anyhow::Result<()> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     connection.create_channel().await?;
-    reqwest::get(format!("{management_url}/api/overview")).await?.error_for_status()?;
+    let console = https::client_builder().build()?;
+    console.get(format!("{management_url}/api/overview")).send().await?.error_for_status()?;
     connection.close(200, "healthy".into()).await?;
     Ok(())
 }

@@ -1,0 +1,166 @@
+//! The whole stack: servers, functions and trigger; and `local up`, which leaves it running.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::json;
+
+use crate::exec::stop_signal;
+use crate::functions::{Functions, Profile, Programs};
+use crate::servers::{RunDir, Servers, find_program};
+use crate::trigger::{self, Trigger};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Everything that a deployed Onrush has, on this machine. Dropping it kills everything.
+#[derive(Debug)]
+pub struct Stack {
+    /// Hands messages to `consumer`.
+    pub trigger: Trigger,
+    /// The functions behind the API.
+    pub functions: Functions,
+    /// Redis, RabbitMQ and MySQL.
+    pub servers: Servers,
+}
+
+impl Stack {
+    /// Builds the functions as deployed and starts everything, with data and logs in `dir`.
+    pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(dir, Profile::Release).await
+    }
+
+    /// [`Stack::start`] with functions built in this profile.
+    pub async fn start_with(dir: &Path, profile: Profile) -> anyhow::Result<Self> {
+        let (servers, programs) = tokio::try_join!(Servers::start(dir), Programs::build(profile))?;
+        let functions = Functions::start(&dir.join("functions"), &programs, &servers.env()).await?;
+        functions.invoke("provision", &json!({})).await?;
+        let invoker = functions.invoker();
+        let trigger = Trigger::start(trigger::Settings::new(servers.rabbitmq.url()), move |event| {
+            let invoker = invoker.clone();
+            async move { invoker.invoke("consumer", &event).await.map(|_| ()) }
+        });
+        Ok(Self { trigger, functions, servers })
+    }
+
+    /// Where the API is: `http://127.0.0.1:port`.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        self.functions.base_url()
+    }
+
+    /// Stops everything: first the trigger, so that it can finish its batch.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.trigger.stop().await;
+        self.functions.stop().await?;
+        self.servers.stop().await
+    }
+}
+
+/// Options of `local up`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// How to build the functions
+    #[arg(long, value_enum, default_value_t = Profile::Release)]
+    profile: Profile,
+}
+
+/// Starts the stack, says how to use it, and leaves it running until somebody asks us to stop.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let run_dir = RunDir::create("up")?;
+    eprintln!("Starting Redis, RabbitMQ, MySQL and the functions; logs in {}", run_dir.path().display());
+    let begun = Instant::now();
+    let started = tokio::select! {
+        stack = Stack::start_with(run_dir.path(), args.profile) => Some(stack),
+        () = stop_signal() => None,
+    };
+    let mut stack = match started {
+        Some(Ok(stack)) => stack,
+        Some(Err(error)) => {
+            run_dir.finish(false)?;
+            return Err(error);
+        }
+        None => {
+            run_dir.finish(true)?;
+            return Ok(ExitCode::from(130));
+        }
+    };
+    println!("Onrush is up after {:.1} s.\n\n{}", begun.elapsed().as_secs_f32(), guide(&stack, run_dir.path())?);
+    let watched = tokio::select! {
+        watched = watch(&mut stack) => watched,
+        () = stop_signal() => Ok(()),
+    };
+    eprintln!("\nStopping everything");
+    let stopped = stack.stop().await;
+    run_dir.finish(watched.is_ok() && stopped.is_ok())?;
+    watched.and(stopped).map(|()| ExitCode::SUCCESS)
+}
+
+/// Tells of batches that fail, and replaces functions that end.
+async fn watch(stack: &mut Stack) -> anyhow::Result<()> {
+    let mut progress = stack.trigger.progress();
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    loop {
+        tokio::select! {
+            changed = progress.changed() => {
+                changed.context("the trigger has ended")?;
+                if let Some(problem) = &progress.borrow_and_update().problem {
+                    eprintln!("trigger: {problem}");
+                }
+            }
+            _ = look.tick() => {
+                for function in stack.functions.replace_ended()? {
+                    eprintln!("{function} had ended and is started again");
+                }
+            }
+        }
+    }
+}
+
+/// What a person can paste to use the stack and to look inside.
+fn guide(stack: &Stack, logs: &Path) -> anyhow::Result<String> {
+    let api = format!("{}/activities/42", stack.base_url());
+    let (_, port) = stack.base_url().rsplit_once(':').context("the API has no port")?;
+    let rabbitmq = reqwest::Url::parse(stack.servers.rabbitmq.management_url())?;
+    let mysql = reqwest::Url::parse(stack.servers.mysql.url())?;
+    let redis = stack.servers.redis.url();
+    let logs = logs.display();
+    let activity = r#"{"title":"Spring hike","capacity":100,"opensAt":null,"closesAt":null,"state":"open"}"#;
+    Ok(format!(
+        "Create an activity as an organiser, sign up, look, cancel:
+  curl -i -X PUT {api} -H 'x-user-id: olga' -H 'content-type: application/json' \\
+    -d '{activity}'
+  curl -i -X POST {api}/signups -H 'x-user-id: alice'
+  curl -i {api}/signups/me -H 'x-user-id: alice'
+  curl -i -X DELETE {api}/signups/me -H 'x-user-id: alice'
+  curl -i {api}
+
+Invoke a function by hand:
+  cargo lambda invoke --invoke-port {port} provision --data-ascii '{{}}'
+
+Look inside:
+  RabbitMQ  http://{}:{}/  user {}  password {}
+  MySQL     {} -h {} -P {} -u {} -p{} onrush
+  Redis     {} -u {redis}
+  Logs      {logs}
+
+Ctrl-C stops everything.",
+        rabbitmq.host_str().unwrap_or_default(),
+        rabbitmq.port().unwrap_or_default(),
+        rabbitmq.username(),
+        rabbitmq.password().unwrap_or_default(),
+        installed(&["mariadb", "mysql"]),
+        mysql.host_str().unwrap_or_default(),
+        mysql.port().unwrap_or_default(),
+        mysql.username(),
+        mysql.password().unwrap_or_default(),
+        installed(&["redis-cli", "valkey-cli"]),
+    ))
+}
+
+/// The first of these programs that is there.
+fn installed(names: &[&'static str]) -> &'static str {
+    let found = names.iter().find(|name| find_program(name).is_some());
+    found.or(names.first()).copied().unwrap_or_default()
+}
