@@ -1,4 +1,5 @@
 //! The tests, one module for each thing that must hold.
 
 mod flow;
+mod model;
 mod scripts;
