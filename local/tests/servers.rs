@@ -127,12 +127,8 @@ async fn servers_do_not_outlive_a_killed_owner() {
     let dir = run_dir();
     let marker = dir.path().join("started");
     let script = format!("touch {}; exec sleep 20", marker.display());
-    let mut owner = local()
-        .args(["exec", "sh", "-c", &script])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut owner =
+        local().args(["exec", "sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let owner_pid = owner.id();
     until(Duration::from_secs(60), || marker.exists()).await;
     let dirs = run_dirs_of(owner_pid);
