@@ -1,5 +1,8 @@
 //! The tests, one module for each thing that must hold.
 
+mod consumer;
+mod consumer_capacity;
+mod consumer_poison;
 mod flow;
 mod model;
 mod scripts;

@@ -80,6 +80,10 @@ pub fn request_of(event: &Value) -> Request {
 /// A call about sign-ups: `POST` to the collection, anything else to `me`.
 pub async fn call(app: &signup::App, method: &str, id: ActivityId, user: &str) -> Reply {
     let me = if method == "POST" { "" } else { "/me" };
-    let event = event_for(method, &format!("/activities/{id}/signups{me}"), Some(user), "");
-    Reply::of(signup::handle(app, request_of(&event)).await)
+    send(app, &event_for(method, &format!("/activities/{id}/signups{me}"), Some(user), "")).await
+}
+
+/// What `signup` answers to this event.
+pub async fn send(app: &signup::App, event: &Value) -> Reply {
+    Reply::of(signup::handle(app, request_of(event)).await)
 }

@@ -4,11 +4,15 @@
 //! own on them. A test that hurts a server starts a private one ([`local::servers`]).
 
 mod api;
+mod database;
+mod facts;
 mod mq;
 mod proxy;
 mod world;
 
-pub use api::{Reply, call, event_for, request_of};
+pub use api::{Reply, call, event_for, request_of, send};
+pub use database::empty_database;
+pub use facts::{fact_of, users};
 pub use mq::{Message, message_body, mq_event};
 pub use proxy::Proxy;
 pub use world::{Settings, World, eventually, invocation, random_activity_id};

@@ -1,6 +1,6 @@
 //! A TCP proxy in front of a server, to cut or freeze its connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -15,10 +15,17 @@ enum Line {
     Cut,
 }
 
+/// What the connections are told: the last of these is the line of the next one, the others are stranded.
+type Lines = Arc<Mutex<Vec<watch::Sender<Line>>>>;
+
+/// The request whose reply is lost next.
+type LostReply = Arc<Mutex<Option<&'static [u8]>>>;
+
 /// Forwards connections to a server, until it is told otherwise.
 pub struct Proxy {
     port: u16,
-    line: Arc<watch::Sender<Line>>,
+    lines: Lines,
+    lost_reply: LostReply,
     accepting: JoinHandle<()>,
 }
 
@@ -30,10 +37,12 @@ impl Proxy {
         let (user, server) = authority.rsplit_once('@').map_or((None, authority), |(user, at)| (Some(user), at));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let line = Arc::new(watch::Sender::new(Line::Open));
-        let accepting = tokio::spawn(accept(listener, server.to_owned(), Arc::clone(&line)));
+        let lines = Lines::new(Mutex::new(vec![watch::Sender::new(Line::Open)]));
+        let lost_reply = LostReply::default();
+        let accepting = accept(listener, server.to_owned(), Arc::clone(&lines), Arc::clone(&lost_reply));
+        let accepting = tokio::spawn(accepting);
         let user = user.map_or(String::new(), |user| format!("{user}@"));
-        (Self { port, line, accepting }, format!("{scheme}://{user}127.0.0.1:{port}/{path}"))
+        (Self { port, lines, lost_reply, accepting }, format!("{scheme}://{user}127.0.0.1:{port}/{path}"))
     }
 
     /// The port that it listens on.
@@ -43,36 +52,60 @@ impl Proxy {
 
     /// Closes all connections, and every new one.
     pub fn cut(&self) {
-        self.line.send_replace(Line::Cut);
+        self.set(Line::Cut);
     }
 
     /// Stops all bytes, and keeps the connections.
     pub fn freeze(&self) {
-        self.line.send_replace(Line::Frozen);
+        self.set(Line::Frozen);
+    }
+
+    /// Lets nothing pass on the connections that there are, ever again, and does not close them either, as when the
+    /// server's machine is gone. New ones are not affected.
+    pub fn strand(&self) {
+        self.freeze();
+        self.lines.lock().unwrap().push(watch::Sender::new(Line::Open));
+    }
+
+    /// Passes the next request with these bytes on, and closes its connection when the server has replied.
+    pub fn lose_reply_to(&self, request: &'static [u8]) {
+        *self.lost_reply.lock().unwrap() = Some(request);
+    }
+
+    /// Whether that has happened.
+    pub fn has_lost_reply(&self) -> bool {
+        self.lost_reply.lock().unwrap().is_none()
     }
 
     /// Lets everything pass again.
     pub fn heal(&self) {
-        self.line.send_replace(Line::Open);
+        self.set(Line::Open);
+    }
+
+    fn set(&self, line: Line) {
+        self.lines.lock().unwrap().last().unwrap().send_replace(line);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
-        self.cut();
+        for line in self.lines.lock().unwrap().iter() {
+            line.send_replace(Line::Cut);
+        }
     }
 }
 
-async fn accept(listener: TcpListener, server: String, line: Arc<watch::Sender<Line>>) {
+async fn accept(listener: TcpListener, server: String, lines: Lines, lost_reply: LostReply) {
     while let Ok((client, _)) = listener.accept().await {
-        let (server, lines) = (server.clone(), line.subscribe());
+        let (server, lost_reply) = (server.clone(), Arc::clone(&lost_reply));
+        let lines = lines.lock().unwrap().last().unwrap().subscribe();
         tokio::spawn(async move {
             if *lines.borrow() == Line::Cut {
                 return;
             }
             if let Ok(server) = TcpStream::connect(server).await {
-                forward(client, server, lines).await;
+                forward(client, server, lines, lost_reply).await;
             }
         });
     }
@@ -85,7 +118,7 @@ enum Woken {
     Line,
 }
 
-async fn forward(client: TcpStream, server: TcpStream, mut lines: watch::Receiver<Line>) {
+async fn forward(client: TcpStream, server: TcpStream, mut lines: watch::Receiver<Line>, lost_reply: LostReply) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let line = *lines.borrow_and_update();
@@ -101,32 +134,41 @@ async fn forward(client: TcpStream, server: TcpStream, mut lines: watch::Receive
         let moved = match woken {
             Ok(Woken::Client) => move_once(&client, &server, &mut buffer).await,
             Ok(Woken::Server) => move_once(&server, &client, &mut buffer).await,
-            Ok(Woken::Line) => true,
-            Err(()) => false,
+            Ok(Woken::Line) => continue,
+            Err(()) => None,
         };
-        if !moved {
+        let Some(moved) = moved else { return };
+        if is_lost(&lost_reply, &buffer[..moved]) {
+            let _ = server.readable().await;
             return;
         }
     }
 }
 
-/// Moves what has arrived; false when a side has closed.
-async fn move_once(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> bool {
-    let mut unsent = match from.try_read(buffer) {
-        Ok(0) => return false,
-        Ok(read) => &buffer[..read],
-        Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+fn is_lost(lost_reply: &LostReply, moved: &[u8]) -> bool {
+    let mut lost = lost_reply.lock().unwrap();
+    lost.take_if(|request| moved.windows(request.len()).any(|bytes| bytes == *request)).is_some()
+}
+
+/// Moves what has arrived and tells how much, or none when a side has closed.
+async fn move_once(from: &TcpStream, to: &TcpStream, buffer: &mut [u8]) -> Option<usize> {
+    let read = match from.try_read(buffer) {
+        Ok(0) => return None,
+        Ok(read) => read,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+        Err(_) => return None,
     };
+    let mut unsent = &buffer[..read];
     while !unsent.is_empty() {
         match to.try_write(unsent) {
             Ok(written) => unsent = &unsent[written..],
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 if to.writable().await.is_err() {
-                    return false;
+                    return None;
                 }
             }
-            Err(_) => return false,
+            Err(_) => return None,
         }
     }
-    true
+    Some(read)
 }

@@ -9,6 +9,7 @@ pub mod event;
 mod record;
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::try_join_all;
@@ -102,15 +103,15 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
 
     let recorded = record(&app.store, &batch, deadline).await;
     let settled = settle(app, &recorded.known).await;
-    let parked: Vec<_> = batch.parked.iter().chain(&recorded.refused).collect();
-    park(app, &parked).await?;
-
     for fact in &recorded.surplus {
         tracing::error!(activity_id = %fact.activity_id, user_id = %fact.user_id, "no room left for a granted place");
     }
+    // A batch that comes again brings its poison along, so that is parked last: once, however often MySQL fails.
     if let Some(error) = recorded.stopped_by {
         return Err(error.into());
     }
+    let parked: Vec<_> = batch.parked.iter().chain(&recorded.refused).collect();
+    park(app, &parked).await?;
     let Recorded { written, stale, surplus, .. } = recorded;
     Ok(Report { received, written, stale, surplus: surplus.len(), parked: parked.len(), settled })
 }
@@ -143,8 +144,11 @@ async fn settle(app: &App, known: &[(&Signup, Version)]) -> u64 {
     settled
 }
 
+/// The first goes alone: a broker that failed a moment ago is tried by one message at a time, and for the others that
+/// would be a failure.
 async fn park(app: &App, parked: &[&Parked]) -> Result<(), PublishError> {
-    for window in parked.chunks(PARKING_WINDOW) {
+    let (first, others) = parked.split_at(parked.len().min(1));
+    for window in iter::once(first).chain(others.chunks(PARKING_WINDOW)) {
         for Parked { reason, .. } in window {
             tracing::error!(%reason, "a message is parked");
         }
