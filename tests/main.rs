@@ -6,3 +6,7 @@ mod consumer_poison;
 mod flow;
 mod model;
 mod scripts;
+mod settings;
+mod signup_api;
+mod signup_outages;
+mod signup_refusals;
