@@ -1,6 +1,7 @@
 //! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
 //! trigger, the sale, and the checks of the promises.
 
+pub mod demo;
 pub mod exec;
 pub mod functions;
 pub mod https;

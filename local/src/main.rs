@@ -18,6 +18,8 @@ enum Command {
     Exec(local::exec::Args),
     /// Start everything and leave it running until Ctrl-C
     Up(local::up::Args),
+    /// Start everything, hold a sale, check every promise, stop everything
+    Demo(local::demo::Args),
     /// Send a crowd to an activity
     Sale(local::sale::Args),
     /// Check the promises in Redis, RabbitMQ and MySQL
@@ -29,6 +31,7 @@ async fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Exec(args) => local::exec::run(args).await,
         Command::Up(args) => local::up::run(args).await,
+        Command::Demo(args) => local::demo::run(args).await,
         Command::Sale(args) => local::sale::run(args).await,
         Command::Verify(args) => local::verify::run(args).await,
     };

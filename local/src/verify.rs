@@ -24,6 +24,7 @@ pub use findings::{
     Findings, Malformed, Miscounted, Missing, NAMED, Named, Note, Oversold, Place, SharedPlace, Standing, Twice,
 };
 pub use handed_out::HandedOut;
+pub(crate) use print::offenders;
 use stores::Stores;
 
 /// Options of `local verify`.

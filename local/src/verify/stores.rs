@@ -8,7 +8,7 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts, Params, Row, Value};
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue};
 use shared::domain::{ActivityId, SignupStatus, Timestamp, UserId, Version};
@@ -64,6 +64,8 @@ impl Stores {
             client.get_multiplexed_async_connection_with_config(&config).await.context("connecting to Redis")?;
 
         let options = Opts::from_url(settings.mysql_url.expose()).context("MYSQL_URL")?;
+        // A socket path that the server names may lead to another server on this machine.
+        let options = OptsBuilder::from_opts(options).prefer_socket(false);
         let mysql = within(CONNECT_WITHIN, "connecting to MySQL", Conn::new(options)).await?;
 
         let properties = ConnectionProperties::default().with_connection_name("onrush-verify".into());
