@@ -2,7 +2,9 @@
 
 mod consumer;
 mod consumer_capacity;
+mod consumer_outages;
 mod consumer_poison;
+mod consumer_together;
 mod flow;
 mod model;
 mod scripts;

@@ -30,11 +30,12 @@ const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections of one execution environment: it serves few invocations at once, and the server has few to give.
 const MAX_CONNECTIONS: usize = 4;
 
-/// What every session needs: times in UTC; row locks without gaps, so that writers of different users do not meet;
-/// and no silent cutting of values.
-const SESSION_SETUP: [&str; 3] = [
+/// What every session needs: times in UTC; row locks without gaps, so that writers of different users do not meet; an
+/// end to the wait for a lock (50 s by default) while there is time to try again; and no silent cutting of values.
+const SESSION_SETUP: [&str; 4] = [
     "SET time_zone = '+00:00'",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION innodb_lock_wait_timeout = 2",
     "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
 ];
 

@@ -18,7 +18,7 @@ use serde::Serialize;
 use shared::broker::{PublishError, Publisher};
 use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig};
 use shared::domain::{ActivityId, Signup, UserId, Version};
-use shared::reservations::Reservations;
+use shared::reservations::{Reservations, ReservationsError};
 use shared::store::{Store, StoreError};
 use tokio::time::Instant;
 
@@ -135,6 +135,9 @@ async fn settle(app: &App, known: &[(&Signup, Version)]) -> u64 {
     for (activity_id, facts) in by_activity {
         match app.reservations.settle(activity_id, &facts).await {
             Ok(count) => settled += count,
+            Err(error @ ReservationsError::Malformed { .. }) => {
+                tracing::error!(%error, %activity_id, "outbox notes stay: redis needs an operator");
+            }
             Err(error) => {
                 tracing::warn!(%error, %activity_id, "outbox notes stay until the relay finds them in mysql");
                 break;

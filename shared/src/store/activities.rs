@@ -111,10 +111,20 @@ impl ActivityLock {
         row.map(stored_activity).transpose()
     }
 
-    /// Creates or changes the activity, unless it has more active rows than the capacity.
+    /// Creates or changes the activity, unless it has more active rows than the capacity. A transaction that was in
+    /// the way, of a consumer, ends soon, so this one is tried again.
     pub async fn put(&mut self, activity: &Activity) -> Result<Put, StoreError> {
         let id = self.id;
-        bounded_by(TIMEOUT, put(self.connection()?, id, activity)).await
+        let connection = self.connection()?;
+        let until_done = async {
+            loop {
+                match put(connection, id, activity).await {
+                    Err(StoreError::Conflict(error)) => tracing::warn!(%error, %id, "the activity is written again"),
+                    outcome => return outcome,
+                }
+            }
+        };
+        bounded_by(TIMEOUT, until_done).await
     }
 
     /// Lets others in.
@@ -144,21 +154,24 @@ async fn put(connection: &mut Conn, id: ActivityId, activity: &Activity) -> Resu
     let lock = "SELECT active FROM activity WHERE id = ? FOR UPDATE";
     let mut active: Option<u32> = transaction.exec_first(lock, (id.get(),)).await?;
     if active.is_none() {
-        // Rows may have come before their activity, from producers that know it already.
-        let insert = "INSERT INTO activity (id, title, capacity, state, active) \
-            SELECT ?, '', GREATEST(COUNT(*), ?), 1, COUNT(*) FROM user_activity WHERE activity_id = ? AND status = 1";
-        transaction.exec_drop(insert, (id.get(), activity.capacity, id.get())).await?;
-        active = transaction.exec_first(lock, (id.get(),)).await?;
+        // Rows may have come before their activity, from producers that know it already. A consumer that writes such
+        // rows looks for the activity once more before it commits. So with the insert first and then a count that
+        // waits for locks, either the consumer finds the activity or its rows are counted.
+        let insert = "INSERT INTO activity (id, title, capacity, state, active) VALUES (?, '', 0, 1, 0)";
+        transaction.exec_drop(insert, (id.get(),)).await?;
+        let count = "SELECT COUNT(*) FROM user_activity WHERE activity_id = ? AND status = 1 LOCK IN SHARE MODE";
+        active = transaction.exec_first(count, (id.get(),)).await?;
     }
-    let active = active.ok_or(StoreError::Malformed("an activity that vanished"))?;
+    let active = active.ok_or(StoreError::Malformed("a count without a number"))?;
     if active > activity.capacity {
         transaction.rollback().await?;
         return Ok(Put::CapacityBelowActive { active });
     }
-    let update = "UPDATE activity SET title = ?, capacity = ?, state = ?, opens_at = ?, closes_at = ? WHERE id = ?";
+    let update = "UPDATE activity SET title = ?, capacity = ?, state = ?, active = ?, opens_at = ?, closes_at = ? \
+        WHERE id = ?";
     let at = |at: Option<Timestamp>| at.map_or(Value::NULL, datetime);
     let Activity { title, capacity, opens_at, closes_at, state } = activity;
-    let params = (title, capacity, state.code(), at(*opens_at), at(*closes_at), id.get());
+    let params = (title, capacity, state.code(), active, at(*opens_at), at(*closes_at), id.get());
     transaction.exec_drop(update, params).await?;
     transaction.commit().await?;
     Ok(Put::Written)

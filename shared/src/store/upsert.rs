@@ -1,6 +1,6 @@
 //! Writes a batch of facts in one transaction, together with the counts of the activities.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
@@ -67,26 +67,30 @@ async fn transact<'a>(connection: &mut Conn, rows: &'a [Signup]) -> Result<Upser
     if rows.is_empty() {
         return Ok(Upserted::default());
     }
-    if insert_all_new(connection, rows).await? {
+    if rows.iter().all(|row| row.status == SignupStatus::SignedUp) && insert_all_new(connection, rows).await? {
         return Ok(Upserted { written: rows.iter().collect(), ..Upserted::default() });
     }
-    admit_one_by_one(connection, rows).await
-}
-
-/// The usual case in two statements: every user is new, and all fit. A plain insert proves the first, the guard of
-/// the update the second; otherwise nothing is changed.
-async fn insert_all_new(connection: &mut Conn, rows: &[Signup]) -> Result<bool, StoreError> {
-    let mut transaction = connection.start_transaction(TxOpts::new()).await?;
-    let places = places_by_activity(rows);
-    if !places.is_empty() {
-        let (sql, params) = statements::take_places(&places);
-        transaction.exec_drop(sql, params).await?;
-        if transaction.affected_rows() != places.len() as u64 {
-            transaction.rollback().await?;
-            return Ok(false);
+    loop {
+        // Tried again only where an activity was created meanwhile.
+        if let Some(upserted) = admit_one_by_one(connection, rows).await? {
+            return Ok(upserted);
         }
     }
-    match transaction.exec_drop(statements::insert(rows.len()), statements::row_params(rows)).await {
+}
+
+/// The usual case in two statements: every sign-up is of a new user, and all fit. A plain insert proves the first, the
+/// guard of the update the second; otherwise nothing is changed. The update also locks the activities, without which
+/// no row may be written: another writer may be deciding about the same users.
+async fn insert_all_new(connection: &mut Conn, signups: &[Signup]) -> Result<bool, StoreError> {
+    let mut transaction = connection.start_transaction(TxOpts::new()).await?;
+    let places = places_by_activity(signups);
+    let (sql, params) = statements::take_places(&places);
+    transaction.exec_drop(sql, params).await?;
+    if transaction.affected_rows() != places.len() as u64 {
+        transaction.rollback().await?;
+        return Ok(false);
+    }
+    match transaction.exec_drop(statements::insert(signups.len()), statements::row_params(signups)).await {
         Ok(()) => {
             transaction.commit().await?;
             Ok(true)
@@ -99,10 +103,14 @@ async fn insert_all_new(connection: &mut Conn, rows: &[Signup]) -> Result<bool, 
     }
 }
 
-/// The careful case: lock the activities, read the rows, decide, write.
-async fn admit_one_by_one<'a>(connection: &mut Conn, rows: &'a [Signup]) -> Result<Upserted<'a>, StoreError> {
+/// The careful case: lock the activities, read the rows, decide, write. None, with nothing written, if an activity that
+/// was unknown has come in between: these rows need its guard.
+async fn admit_one_by_one<'a>(connection: &mut Conn, rows: &'a [Signup]) -> Result<Option<Upserted<'a>>, StoreError> {
     let mut transaction = connection.start_transaction(TxOpts::new()).await?;
-    let known = read_known(&mut transaction, rows).await?;
+    let mut ids: Vec<u64> = rows.iter().map(|row| row.activity_id.get()).collect();
+    ids.dedup();
+    let known =
+        Known { rooms: lock_rooms(&mut transaction, &ids).await?, held: lock_held(&mut transaction, rows).await? };
     let Admission { writes, stale, surplus, active } = admit(rows, &known);
     if !writes.is_empty() {
         let params = statements::row_params(writes.iter().copied());
@@ -112,17 +120,25 @@ async fn admit_one_by_one<'a>(connection: &mut Conn, rows: &'a [Signup]) -> Resu
         let (sql, params) = statements::set_active(&active);
         transaction.exec_drop(sql, params).await?;
     }
+    ids.retain(|id| !known.rooms.contains_key(id));
+    if !ids.is_empty() && !lock_rooms(&mut transaction, &ids).await?.is_empty() {
+        transaction.rollback().await?;
+        return Ok(None);
+    }
     transaction.commit().await?;
-    Ok(Upserted { written: writes, stale, surplus })
+    Ok(Some(Upserted { written: writes, stale, surplus }))
 }
 
-async fn read_known(transaction: &mut Transaction<'_>, rows: &[Signup]) -> Result<Known, StoreError> {
-    let mut ids: Vec<u64> = rows.iter().map(|row| row.activity_id.get()).collect();
-    ids.dedup();
-    let (sql, params) = statements::lock_activities(&ids);
+async fn lock_rooms(transaction: &mut Transaction<'_>, ids: &[u64]) -> Result<HashMap<u64, Room>, StoreError> {
+    let (sql, params) = statements::lock_activities(ids);
     let activities: Vec<(u64, u32, u32)> = transaction.exec(sql, params).await?;
-    let rooms = activities.into_iter().map(|(id, capacity, active)| (id, Room { capacity, active }));
+    Ok(activities.into_iter().map(|(id, capacity, active)| (id, Room { capacity, active })).collect())
+}
 
+async fn lock_held(
+    transaction: &mut Transaction<'_>,
+    rows: &[Signup],
+) -> Result<HashMap<(u64, String), Held>, StoreError> {
     let (sql, params) = statements::lock_rows(rows);
     let locked: Vec<(u64, String, u8, u64)> = transaction.exec(sql, params).await?;
     let held = locked.into_iter().map(|(activity_id, user_id, status, version)| {
@@ -130,14 +146,14 @@ async fn read_known(transaction: &mut Transaction<'_>, rows: &[Signup]) -> Resul
         let version = Version::new(version).map_err(|_| StoreError::Malformed("a row with an impossible version"))?;
         Ok(((activity_id, user_id), Held { status, version }))
     });
-    Ok(Known { rooms: rooms.collect(), held: held.collect::<Result<_, StoreError>>()? })
+    held.collect()
 }
 
-/// How many places the sign-ups among these rows need.
-fn places_by_activity(rows: &[Signup]) -> BTreeMap<u64, u32> {
+/// How many places these sign-ups need.
+fn places_by_activity(signups: &[Signup]) -> BTreeMap<u64, u32> {
     let mut places = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.status == SignupStatus::SignedUp) {
-        *places.entry(row.activity_id.get()).or_default() += 1;
+    for signup in signups {
+        *places.entry(signup.activity_id.get()).or_default() += 1;
     }
     places
 }
