@@ -1,5 +1,7 @@
 //! The tests, one module for each thing that must hold.
 
+mod activities_api;
+mod activities_changes;
 mod consumer;
 mod consumer_capacity;
 mod consumer_outages;
@@ -7,6 +9,8 @@ mod consumer_poison;
 mod consumer_together;
 mod flow;
 mod model;
+mod publishing;
+mod publishing_outages;
 mod scripts;
 mod settings;
 mod signup_api;

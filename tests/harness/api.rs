@@ -87,3 +87,8 @@ pub async fn call(app: &signup::App, method: &str, id: ActivityId, user: &str) -
 pub async fn send(app: &signup::App, event: &Value) -> Reply {
     Reply::of(signup::handle(app, request_of(event)).await)
 }
+
+/// What `activities` answers to this event.
+pub async fn ask(app: &activities::App, event: &Value) -> Reply {
+    Reply::of(activities::handle(app, request_of(event)).await)
+}

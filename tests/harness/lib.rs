@@ -10,7 +10,7 @@ mod mq;
 mod proxy;
 mod world;
 
-pub use api::{Reply, call, event_for, request_of, send};
+pub use api::{Reply, ask, call, event_for, request_of, send};
 pub use database::empty_database;
 pub use facts::{fact_of, users};
 pub use mq::{Message, message_body, mq_event};

@@ -13,8 +13,9 @@ use serde_json::Value;
 use shared::config::{BrokerConfig, Env, Topology};
 use shared::domain::ActivityId;
 use shared::reservations::{ActivityKeys, Reservations};
+use shared::store::Store;
 
-use crate::{Reply, event_for, request_of};
+use crate::{Reply, ask, event_for};
 
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
@@ -99,6 +100,11 @@ impl World {
         Reservations::new(&self.build(shared::config::RedisConfig::from_env)).unwrap()
     }
 
+    /// The record, as the functions use it.
+    pub fn store(&self) -> Store {
+        Store::new(&self.build(shared::config::MysqlConfig::from_env)).unwrap()
+    }
+
     /// The broker's settings.
     pub fn broker_config(&self) -> BrokerConfig {
         self.build(BrokerConfig::from_env)
@@ -125,8 +131,7 @@ impl World {
 
     /// One call of the `activities` function by somebody with every scope, or by nobody.
     pub async fn activities_call(&self, method: &str, path: &str, user: Option<&str>, body: &str) -> Reply {
-        let request = request_of(&event_for(method, path, user, body));
-        Reply::of(activities::handle(&self.activities(), request).await)
+        ask(&self.activities(), &event_for(method, path, user, body)).await
     }
 
     /// What the outbox holds: user ids, sorted.
