@@ -104,6 +104,9 @@ async fn a_holder_whose_fact_is_renewed_needs_no_second_place_in_a_full_activity
     assert_eq!(world.active(id).await, Some(1));
 }
 
+/// Status and version.
+type Fact = (u8, u64);
+
 /// What a user's row is before a batch, and what the batch says.
 #[derive(Clone, Copy, Debug)]
 enum Case {
@@ -120,8 +123,8 @@ impl Case {
     const ALL: [Self; 7] =
         [Self::New, Self::NewCancelled, Self::Same, Self::Older, Self::Renewed, Self::Cancelled, Self::BackAgain];
 
-    /// Status and version of the row before, if there is one; of the message; and of the row after.
-    fn facts(self) -> (Option<(u8, u64)>, (u8, u64), (u8, u64)) {
+    /// The row before, if there is one; the message; and the row after.
+    fn facts(self) -> (Option<Fact>, Fact, Fact) {
         match self {
             Self::New => (None, (1, 5), (1, 5)),
             Self::NewCancelled => (None, (2, 5), (2, 5)),
@@ -143,7 +146,7 @@ async fn no_mixture_of_old_and_new_rows_is_mistaken_for_new_rows() {
     let consumer = world.consumer();
     let mixtures: Vec<[Case; 2]> = Case::ALL.iter().flat_map(|a| Case::ALL.map(|b| [*a, b])).collect();
     let status = |code: u8| if code == 1 { "signed-up" } else { "cancelled" };
-    let bodies_of = |mixture: usize, facts: &dyn Fn(Case) -> Option<(u8, u64)>| -> Vec<Vec<u8>> {
+    let bodies_of = |mixture: usize, facts: &dyn Fn(Case) -> Option<Fact>| -> Vec<Vec<u8>> {
         let users = mixtures[mixture].iter().enumerate();
         users
             .filter_map(|(n, case)| {

@@ -6,6 +6,7 @@ mod consumer;
 mod consumer_capacity;
 mod consumer_outages;
 mod consumer_poison;
+mod consumer_speed;
 mod consumer_together;
 mod flow;
 mod model;
