@@ -10,6 +10,8 @@ mod consumer_speed;
 mod consumer_together;
 mod flow;
 mod model;
+mod provision;
+mod provision_cloudformation;
 mod publishing;
 mod publishing_outages;
 mod scripts;

@@ -6,6 +6,7 @@
 mod api;
 mod database;
 mod facts;
+mod http;
 mod mq;
 mod proxy;
 mod world;
@@ -13,6 +14,7 @@ mod world;
 pub use api::{Reply, ask, call, event_for, request_of, send};
 pub use database::empty_database;
 pub use facts::{fact_of, users};
+pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
 pub use proxy::Proxy;
 pub use world::{Settings, World, eventually, invocation, random_activity_id};

@@ -54,7 +54,14 @@ pub enum ProvisionError {
     Event(#[from] serde_json::Error),
     /// CloudFormation was not told, and would wait for an hour.
     #[error("cloudformation did not take the answer: {0}")]
-    Respond(#[from] reqwest::Error),
+    Respond(#[source] reqwest::Error),
+}
+
+/// The address is left out: its signature is a password.
+impl From<reqwest::Error> for ProvisionError {
+    fn from(error: reqwest::Error) -> Self {
+        Self::Respond(error.without_url())
+    }
 }
 
 /// Runs by hand, or for CloudFormation, which is always told how it went.
