@@ -26,7 +26,7 @@ use door::Door;
 use people::Person;
 use progress::Progress;
 use tally::Event;
-pub use tally::Sale;
+pub use tally::{Sale, in_words};
 
 /// How many events may wait for the tally before the people at the door wait too.
 const EVENTS_WAITING: usize = 1_024;
@@ -155,8 +155,8 @@ fn table(sale: &Sale) -> Table {
     table.row("repeated", count(sale.repeated), "replies that gave the receipt again");
     table.row("sold out", count(sale.sold_out), "replies");
     table.row("cut", count(sale.cut), "connections cut by the sale itself");
-    table.row("setbacks", count(sale.setbacks), "503, 429 or a broken connection, tried again");
-    table.row("errors", count(sale.errors), sale.reasons());
+    table.row("tried again", count(sale.setbacks), in_words(&sale.setback_kinds));
+    table.row("errors", count(sale.errors), in_words(&sale.error_kinds));
     table.row("granted twice", count(sale.granted_twice().len() as u64), "people with two different receipts");
     latency_rows(&mut table, sale);
     table.row("took", millis(sale.elapsed.as_secs_f64() * 1_000.0), "");

@@ -37,8 +37,8 @@ fn rush(args: &Args, outcome: &Outcome) -> Table {
     table.row("repeated", count(figures.repeated), "replies gave the same receipt again");
     table.row("sold out", count(figures.sold_out), "replies");
     table.row("cut", count(sale.cut), "connections we cut after asking, to ask again");
-    table.row("setbacks", count(sale.setbacks), "503 or a broken connection, tried again");
-    table.row("errors", count(figures.errors), sale.reasons());
+    table.row("tried again", count(sale.setbacks), sale::in_words(&sale.setback_kinds));
+    table.row("errors", count(figures.errors), sale::in_words(&sale.error_kinds));
     sale::latency_rows(&mut table, sale);
     let alone = &outcome.alone;
     let remark = format!("median of {} granted one after the other on one connection", count(alone.granted()));

@@ -89,7 +89,7 @@ impl Door {
                 }
                 Attempt::Broken(flaw) => {
                     reason = flaw.to_owned();
-                    self.report(Event::Broken).await;
+                    self.report(Event::Broken(flaw)).await;
                 }
             }
             if attempt + 1 < self.attempts {

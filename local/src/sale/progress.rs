@@ -75,9 +75,9 @@ impl Bars {
         };
         let status = ProgressStyle::with_template("           {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
         Self {
-            people: bar("people", "cyan", "{per_sec:>14} {eta:>5}"),
-            granted: bar("granted", "green", "                    "),
-            sold_out: bar("sold out", "yellow", "                    "),
+            people: bar("people", "cyan", "{eta:>5} left"),
+            granted: bar("granted", "green", "          "),
+            sold_out: bar("sold out", "yellow", "          "),
             status: all.add(ProgressBar::new_spinner().with_style(status)),
             all,
         }

@@ -20,7 +20,7 @@ pub enum Event {
     /// The sale cut a connection after it had asked, or threw the answer away.
     Cut,
     /// A connection broke, or the answer took too long.
-    Broken,
+    Broken(&'static str),
     /// A click was never answered, however often it was tried.
     GaveUp(String),
     /// A person left.
@@ -44,6 +44,8 @@ pub struct Sale {
     pub error_kinds: BTreeMap<String, u64>,
     /// Attempts without an answer: a 503 or 429, a broken connection.
     pub setbacks: u64,
+    /// The setbacks by kind.
+    pub setback_kinds: BTreeMap<String, u64>,
     /// Requests whose connection the sale cut itself.
     pub cut: u64,
     /// The different receipts of each person, in the order in which they came. More than one is a place too many.
@@ -77,6 +79,7 @@ impl Sale {
             errors: 0,
             error_kinds: BTreeMap::new(),
             setbacks: 0,
+            setback_kinds: BTreeMap::new(),
             cut: 0,
             receipts: BTreeMap::new(),
             latency_us,
@@ -92,9 +95,9 @@ impl Sale {
                 self.requests += 1;
                 self.cut += 1;
             }
-            Event::Broken => {
+            Event::Broken(reason) => {
                 self.requests += 1;
-                self.setbacks += 1;
+                self.setback(reason.to_owned());
             }
             Event::GaveUp(reason) => self.error(reason),
             Event::Left => self.people += 1,
@@ -111,7 +114,7 @@ impl Sale {
                 self.keep(receipt);
             }
             Reply::SoldOut => self.sold_out += 1,
-            Reply::TryLater { .. } => self.setbacks += 1,
+            Reply::TryLater { reason, .. } => self.setback(reason),
             Reply::Unexpected(reason) => self.error(reason),
         }
     }
@@ -123,6 +126,11 @@ impl Sale {
         if !held.iter().any(same) {
             held.push(receipt);
         }
+    }
+
+    fn setback(&mut self, reason: String) {
+        self.setbacks += 1;
+        *self.setback_kinds.entry(reason).or_default() += 1;
     }
 
     fn error(&mut self, reason: String) {
@@ -167,12 +175,12 @@ impl Sale {
             })
             .collect()
     }
+}
 
-    /// The errors in words: `3 x 503, 1 x timed out`.
-    pub fn reasons(&self) -> String {
-        let kinds: Vec<String> = self.error_kinds.iter().map(|(kind, times)| format!("{times} x {kind}")).collect();
-        kinds.join(", ")
-    }
+/// Kinds of trouble in words: `3 x 503, 1 x timed out`.
+pub fn in_words(kinds: &BTreeMap<String, u64>) -> String {
+    let kinds: Vec<String> = kinds.iter().map(|(kind, times)| format!("{times} x {kind}")).collect();
+    kinds.join(", ")
 }
 
 #[cfg(test)]
@@ -227,11 +235,12 @@ mod tests {
     fn a_setback_that_was_answered_later_is_no_error_and_one_that_never_was_is() {
         let later = Reply::TryLater { reason: "503".into(), after: None };
         let mut sale = sale(vec![later, Reply::SoldOut]);
-        sale.note(Event::Broken);
+        sale.note(Event::Broken("timed out"));
         assert_eq!((sale.setbacks, sale.errors, sale.sold_out, sale.requests), (2, 0, 1, 3));
+        assert_eq!(in_words(&sale.setback_kinds), "1 x 503, 1 x timed out");
         sale.note(Event::GaveUp("503".into()));
         sale.note(Event::Answered { reply: Reply::Unexpected("500".into()), took: Duration::ZERO });
-        assert_eq!((sale.errors, sale.reasons()), (2, "1 x 500, 1 x 503".into()));
+        assert_eq!((sale.errors, in_words(&sale.error_kinds)), (2, "1 x 500, 1 x 503".into()));
     }
 
     #[test]
