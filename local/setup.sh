@@ -30,6 +30,7 @@ have redis-server || have valkey-server || redis=yes
 have mariadbd || have mysqld || mysql=yes
 have cc || plain="$plain gcc libc6-dev"
 have curl || plain="$plain curl"
+[ -e /etc/ssl/certs/ca-certificates.crt ] || plain="$plain ca-certificates"
 if ! have cargo-lambda; then
     cargo_lambda=yes
     python3 -c 'import ensurepip, venv' 2>/dev/null || plain="$plain python3-venv"

@@ -20,7 +20,8 @@ pub struct Invoker {
 impl Invoker {
     /// For the emulator at this address, `http://host:port`.
     pub fn new(base_url: String) -> anyhow::Result<Self> {
-        let client = https::client_builder().timeout(INVOCATION_LIMIT).build()?;
+        // The emulator speaks plain HTTP, so a machine without certificates will do.
+        let client = https::client_builder().tls_certs_only([]).timeout(INVOCATION_LIMIT).build()?;
         Ok(Self { client, base_url })
     }
 

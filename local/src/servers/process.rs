@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 const POLL: Duration = Duration::from_millis(10);
+const LAST_LINES: usize = 5;
 
 /// How to start a process, kept so that it can be started again.
 #[derive(Debug, Clone)]
@@ -140,8 +141,8 @@ impl Process {
         if self.is_running() {
             return Ok(());
         }
-        let last_words = last_line(self.log()).unwrap_or_default();
-        bail!("{} ended: {last_words}\nIts log says more: {}", self.launch.name, self.log().display())
+        let (name, log) = (self.launch.name, self.log());
+        bail!("{name} ended. The end of its log, {}:\n{}", log.display(), last_lines(log).join("\n"))
     }
 
     /// Freezes the process group (SIGSTOP).
@@ -241,10 +242,11 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The last line that is not blank.
-fn last_line(log: &Path) -> Option<String> {
-    let text = String::from_utf8_lossy(&std::fs::read(log).ok()?).into_owned();
-    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+/// The last few lines that are not blank.
+fn last_lines(log: &Path) -> Vec<String> {
+    let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    lines.iter().skip(lines.len().saturating_sub(LAST_LINES)).map(|line| format!("  {line}")).collect()
 }
 
 fn setpriv() -> Option<&'static Path> {

@@ -84,8 +84,9 @@ impl RabbitMq {
     }
 
     async fn until_healthy(&mut self) -> anyhow::Result<()> {
-        let (url, management_url) = (&self.url, &self.management_url);
-        ready::until_ready(&mut self.broker, START_LIMIT, async || probe(url, management_url).await).await
+        let overview = format!("{}/api/overview", self.management_url);
+        let (url, console) = (&self.url, https::client_builder().tls_certs_only([]).build()?);
+        ready::until_ready(&mut self.broker, START_LIMIT, async || probe(url, console.get(&overview)).await).await
     }
 
     /// `amqp://user:password@127.0.0.1:port/%2f`
@@ -147,11 +148,10 @@ impl RabbitMq {
 }
 
 /// Healthy: it accepts our login and a channel, and its management console answers.
-async fn probe(url: &str, management_url: &str) -> anyhow::Result<()> {
+async fn probe(url: &str, overview: reqwest::RequestBuilder) -> anyhow::Result<()> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     connection.create_channel().await?;
-    let console = https::client_builder().build()?;
-    console.get(format!("{management_url}/api/overview")).send().await?.error_for_status()?;
+    overview.send().await?.error_for_status()?;
     connection.close(200, "healthy".into()).await?;
     Ok(())
 }
