@@ -16,6 +16,7 @@ use serde_json::json;
 use shared::domain::ActivityId;
 
 use crate::exec::stop_signal;
+use crate::functions::Profile;
 use crate::sale::{self, Plan, Sale};
 use crate::servers::{RunDir, workspace_root};
 use crate::up::Stack;
@@ -49,6 +50,9 @@ pub struct Args {
     /// How long the places may take to reach MySQL
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     drain_secs: u64,
+    /// How to build the functions
+    #[arg(long, value_enum, default_value_t = Profile::Release)]
+    profile: Profile,
 }
 
 /// What came of a demo.
@@ -105,7 +109,7 @@ fn write(figures: &Figures, file: &std::path::Path) -> anyhow::Result<()> {
 async fn hold(args: &Args, run_dir: &RunDir) -> anyhow::Result<Option<Outcome>> {
     let begun = Instant::now();
     let stack = tokio::select! {
-        stack = Stack::start(run_dir.path()) => stack?,
+        stack = Stack::start_with(run_dir.path(), args.profile) => stack?,
         () = stop_signal() => return Ok(None),
     };
     eprintln!("Everything is up after {:.1} s", begun.elapsed().as_secs_f64());
