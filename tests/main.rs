@@ -9,6 +9,7 @@ mod consumer_poison;
 mod consumer_speed;
 mod consumer_together;
 mod flow;
+mod invoke;
 mod model;
 mod provision;
 mod provision_cloudformation;

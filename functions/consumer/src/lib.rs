@@ -28,6 +28,9 @@ use record::{Recorded, record};
 /// How long before the invocation's deadline no new work is begun, so that the reply still leaves.
 const RESERVE_BEFORE_DEADLINE: Duration = Duration::from_secs(2);
 
+/// Lambda gives no invocation more than 15 minutes.
+const LONGEST_INVOCATION_MS: u64 = 15 * 60 * 1_000;
+
 /// How many parked messages are under way at once.
 const PARKING_WINDOW: usize = 64;
 
@@ -116,11 +119,16 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     Ok(Report { received, written, stale, surplus: surplus.len(), parked: parked.len(), settled })
 }
 
-/// When to stop beginning new work: a moment before the invocation ends, given in ms since 1970.
+/// When to stop beginning new work: a moment before the invocation ends. Lambda says when that is, in ms since 1970;
+/// `cargo lambda watch` says in how many ms.
 fn working_deadline(invocation_deadline_ms: u64) -> Instant {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    let left = u128::from(invocation_deadline_ms).saturating_sub(now_ms);
-    let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
+    let left_ms = if invocation_deadline_ms <= LONGEST_INVOCATION_MS {
+        invocation_deadline_ms
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        invocation_deadline_ms.saturating_sub(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+    };
+    let left = Duration::from_millis(left_ms);
     Instant::now() + left.saturating_sub(RESERVE_BEFORE_DEADLINE.min(left / 2))
 }
 

@@ -36,7 +36,16 @@ impl Programs {
     /// choose other features for the dependencies and build them all again.
     pub async fn build(profile: Profile) -> anyhow::Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let output = tokio::process::Command::new(cargo)
+        let mut command = tokio::process::Command::new(cargo);
+        // Cargo and nextest describe the package that runs in the environment. A build script of a dependency looks at
+        // it, and would build half of the workspace again.
+        for (key, _) in std::env::vars_os() {
+            let describes_package = |prefix| key.to_string_lossy().starts_with(prefix);
+            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"].into_iter().any(describes_package) {
+                command.env_remove(key);
+            }
+        }
+        let output = command
             .args(["build", "--workspace", "--bins", "--profile", profile.name()])
             .arg("--message-format=json-render-diagnostics")
             .current_dir(workspace_root())
