@@ -27,8 +27,16 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run_dir = RunDir::create("exec")?;
     let started = Instant::now();
     let servers = tokio::select! {
-        servers = Servers::start(run_dir.path()) => servers?,
-        () = stop_signal() => {
+        servers = Servers::start(run_dir.path()) => Some(servers),
+        () = stop_signal() => None,
+    };
+    let servers = match servers {
+        Some(Ok(servers)) => servers,
+        Some(Err(error)) => {
+            run_dir.finish(false)?;
+            return Err(error);
+        }
+        None => {
             run_dir.finish(true)?;
             return Ok(ExitCode::from(130));
         }
