@@ -66,14 +66,6 @@ impl Programs {
     }
 }
 
-/// Cargo tells a test which package it belongs to; to a build script such variables look like a change, and half the
-/// dependencies would be built again.
-fn describes_a_package(variable: &str) -> bool {
-    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"]
-        .iter()
-        .any(|prefix| variable.starts_with(prefix))
-}
-
 /// The name and path of the binary that one of Cargo's messages reports.
 fn executable(message: &str) -> Option<(String, PathBuf)> {
     let message: Value = serde_json::from_str(message).ok()?;
