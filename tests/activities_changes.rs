@@ -268,3 +268,34 @@ async fn both(world: &World, id: ActivityId) -> (Activity, Activity) {
     let mysql = world.store().activity(id).await.unwrap().unwrap().activity;
     (redis, mysql)
 }
+
+#[tokio::test]
+async fn an_activity_created_after_redis_lost_everything_does_not_bring_the_others_back_fresh() {
+    let dir = RunDir::create("test").unwrap();
+    let mut redis = Redis::start(dir.path()).await.unwrap();
+    let world = World::with(&[("REDIS_URL", redis.url())]).await;
+    let (id, activities) = (world.open_activity(10).await, world.activities());
+    sign_up(&world, id, 0..3).await;
+    let _: () = redis::cmd("FLUSHALL").query_async(&mut world.redis.clone()).await.unwrap();
+    world.open_activity(10).await;
+    assert_eq!(call(&world.signup(), "POST", id, "late").await.status, 503, "lost, not unknown");
+    unavailable(&resize(&activities, id, 10).await);
+    assert_eq!(world.redis_dump(id).await, [None, None, None]);
+    redis.stop().await.unwrap();
+    dir.finish(true).unwrap();
+}
+
+#[tokio::test]
+async fn the_first_creation_of_all_is_completed_by_the_same_request() {
+    let dir = RunDir::create("test").unwrap();
+    let mut redis = Redis::start(dir.path()).await.unwrap();
+    let mut world = World::with(&[("REDIS_URL", redis.url())]).await;
+    let (proxy, id) = (through_a_proxy(&mut world, "REDIS_URL").await, random_activity_id());
+    let activities = world.activities();
+    proxy.cut();
+    unavailable(&resize(&activities, id, 10).await);
+    proxy.heal();
+    assert_eq!(resize(&activities, id, 10).await.status, 200);
+    redis.stop().await.unwrap();
+    dir.finish(true).unwrap();
+}

@@ -216,8 +216,12 @@ impl Run {
         let state = if paused { ActivityState::Paused } else { ActivityState::Open };
         let activity = Activity { title: format!("for {capacity}"), capacity, opens_at, closes_at, state };
         let taken = self.model.taken();
-        // Other tests have loaded activities, so Redis knows that it never loaded this one, and creates it either way.
+        let known = self.model.activity.is_some();
         match self.reservations.load(self.id, &activity, new).await {
+            Err(ReservationsError::NotLoaded(_)) => {
+                prop_assert!(!new && !known, "not loaded, new {new}, known {known}");
+            }
+            Ok(_) if !new && !known => return Err(TestCaseError::fail("created without being new")),
             Ok(Load::CapacityBelowTaken { taken: told }) => {
                 prop_assert!(u64::from(capacity) < taken && told == taken, "refused {capacity} at {told}");
             }

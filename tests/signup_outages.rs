@@ -186,3 +186,16 @@ async fn delete(world: &World, key: &str) {
     let deleted: u64 = redis::cmd("DEL").arg(key).query_async(&mut world.redis.clone()).await.unwrap();
     assert_eq!(deleted, 1);
 }
+
+#[tokio::test]
+async fn a_dead_socket_to_redis_is_replaced() {
+    let (world, proxy) = world_behind_a_proxy().await;
+    let (id, signup) = (world.open_activity(10).await, world.signup());
+    assert_eq!(call(&signup, "POST", id, "alice").await.status, 202);
+
+    proxy.strand();
+    let started = Instant::now();
+    assert_unavailable(&call(&signup, "POST", id, "bob").await);
+    assert!(started.elapsed() < TIMEOUT + MARGIN, "{:?}", started.elapsed());
+    assert_eq!(call(&signup, "POST", id, "bob").await.status, 202, "one deadline, then a new connection");
+}

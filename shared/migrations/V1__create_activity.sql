@@ -9,6 +9,7 @@ CREATE TABLE IF NOT EXISTS activity (
   active     INT UNSIGNED     NOT NULL DEFAULT 0 COMMENT 'rows of user_activity with status 1, kept by the consumer',
   opens_at   DATETIME(3)      NULL COMMENT 'UTC',
   closes_at  DATETIME(3)      NULL COMMENT 'UTC',
+  loaded_at  DATETIME(3)      NULL COMMENT 'UTC, when Redis first had it; from then on Redis alone may lose it',
   created_at DATETIME(3)      NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
   updated_at DATETIME(3)      NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),
   CONSTRAINT activity_never_oversold CHECK (active <= capacity)

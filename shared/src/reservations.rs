@@ -240,28 +240,9 @@ impl Reservations {
         Ok(settled)
     }
 
-    /// Changes what the organiser of an activity set (`load.lua`), or creates the activity where it is `new`. One that
-    /// is not new and not in Redis is created only if Redis remembers others and never loaded this one; otherwise it
-    /// was lost, and must not come back with fresh places.
+    /// Changes what the organiser of an activity set (`load.lua`), or creates the activity where it is `new`: one that
+    /// Redis lost must not come back with fresh places. Its id joins the known ones.
     pub async fn load(&self, id: ActivityId, activity: &Activity, new: bool) -> Result<Load, ReservationsError> {
-        let loaded = match self.run(id, &self.load_call(id, activity, new)).await? {
-            reply if reply.outcome() == "activity-not-found" => {
-                self.confirm_unknown(id).await?;
-                self.run(id, &self.load_call(id, activity, true)).await?
-            }
-            reply => reply,
-        };
-        match loaded.outcome() {
-            "loaded" => {
-                self.connection.query::<()>(redis::cmd("SADD").arg(ACTIVITIES_KEY).arg(id.get())).await?;
-                Ok(Load::Loaded { taken: loaded.count(id)? })
-            }
-            "capacity-below-taken" => Ok(Load::CapacityBelowTaken { taken: loaded.count(id)? }),
-            _ => Err(loaded.unknown(id)),
-        }
-    }
-
-    fn load_call(&self, id: ActivityId, activity: &Activity, create: bool) -> ScriptInvocation<'_> {
         let ms_or_empty = |at: Option<Timestamp>| at.map_or_else(String::new, |at| at.as_ms().to_string());
         let mut call = self.scripts.load.prepare_invoke();
         call.key(ActivityKeys::of(id).activity)
@@ -270,8 +251,29 @@ impl Reservations {
             .arg(ms_or_empty(activity.opens_at))
             .arg(ms_or_empty(activity.closes_at))
             .arg(&activity.title)
-            .arg(if create { "create" } else { "change" });
-        call
+            .arg(if new { "create" } else { "change" });
+        let reply = self.run(id, &call).await?;
+        match reply.outcome() {
+            "loaded" => {
+                self.remember(&[id]).await?;
+                Ok(Load::Loaded { taken: reply.count(id)? })
+            }
+            "capacity-below-taken" => Ok(Load::CapacityBelowTaken { taken: reply.count(id)? }),
+            "activity-not-found" => Err(ReservationsError::NotLoaded(id)),
+            _ => Err(reply.unknown(id)),
+        }
+    }
+
+    /// Whether Redis knows no activity at all: it is new, or it lost its memory.
+    pub async fn remembers_nothing(&self) -> Result<bool, ReservationsError> {
+        let known: bool = self.connection.query(redis::cmd("EXISTS").arg(ACTIVITIES_KEY)).await?;
+        Ok(!known)
+    }
+
+    /// Adds ids to the known ones: an activity among them that is not in Redis was lost.
+    pub async fn remember(&self, ids: &[ActivityId]) -> Result<(), ReservationsError> {
+        let ids: Vec<u64> = ids.iter().map(|id| id.get()).collect();
+        self.connection.query(redis::cmd("SADD").arg(ACTIVITIES_KEY).arg(ids)).await
     }
 
     async fn run(&self, id: ActivityId, call: &ScriptInvocation<'_>) -> Result<Reply, ReservationsError> {

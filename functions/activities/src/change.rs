@@ -7,6 +7,9 @@ use shared::store::{ActivityLock, Put};
 
 use crate::App;
 
+/// How many activities are read at once.
+const RECALL_PAGE: u32 = 1_000;
+
 /// What came of a change.
 pub(crate) struct Changed {
     /// The activity is new.
@@ -21,19 +24,49 @@ pub(crate) async fn change(app: &App, id: ActivityId, activity: &Activity) -> Re
     let mut lock = app.store.lock_activity(id).await?;
     let before = lock.current().await?;
     let created = before.is_none();
+    let new_to_redis = before.as_ref().is_none_or(|before| !before.loaded);
     let taken = match before {
-        Some(before) if activity.capacity < before.activity.capacity => lower(app, &mut lock, id, activity).await?,
-        _ => raise(app, &mut lock, id, activity, created).await?,
+        Some(before) if activity.capacity < before.activity.capacity => {
+            lower(app, &mut lock, id, activity, new_to_redis).await?
+        }
+        _ => raise(app, &mut lock, id, activity, new_to_redis).await?,
     };
+    if new_to_redis {
+        lock.mark_loaded().await?;
+    }
     if let Err(error) = lock.release().await {
         tracing::warn!(%error, "the lock ends with its connection");
     }
     Ok(Changed { created, taken })
 }
 
+/// A Redis that lost its memory is told which activities it had, before it learns of a new one: otherwise it would take
+/// the lost ones for unknown.
+async fn recall(app: &App) -> Result<(), Problem> {
+    if !app.reservations.remembers_nothing().await? {
+        return Ok(());
+    }
+    let mut after = None;
+    loop {
+        let page = app.store.activities(after, RECALL_PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.id);
+        let lost: Vec<_> = page.iter().filter(|stored| stored.loaded).map(|stored| stored.id).collect();
+        if !lost.is_empty() {
+            app.reservations.remember(&lost).await?;
+        }
+    }
+}
+
 /// Redis first: from now on it grants fewer places. MySQL may hold active rows whose cancellation is still on its way.
-async fn lower(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
-    let taken = load(app, id, activity, false).await?;
+async fn lower(
+    app: &App,
+    lock: &mut ActivityLock,
+    id: ActivityId,
+    activity: &Activity,
+    new: bool,
+) -> Result<u64, Problem> {
+    let taken = load(app, id, activity, new).await?;
     match lock.put(activity).await? {
         Put::Written => Ok(taken),
         Put::CapacityBelowActive { .. } => Err(Problem::behind()),
@@ -55,6 +88,7 @@ async fn raise(
 }
 
 async fn load(app: &App, id: ActivityId, activity: &Activity, new: bool) -> Result<u64, Problem> {
+    recall(app).await?;
     match app.reservations.load(id, activity, new).await? {
         Load::Loaded { taken } => Ok(taken),
         Load::CapacityBelowTaken { taken } => Err(Problem::capacity_below_taken(id, taken)),

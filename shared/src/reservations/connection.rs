@@ -1,5 +1,6 @@
 //! One long-lived connection to Redis, with a deadline on every call.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -11,8 +12,17 @@ use crate::domain::ActivityId;
 
 #[derive(Clone)]
 pub(super) struct Connection {
-    manager: ConnectionManager,
+    client: redis::Client,
+    line: Arc<Mutex<Line>>,
     timeout: Duration,
+}
+
+/// The manager in use. It opens a new connection when one breaks, but keeps one that falls silent, so after a deadline
+/// has passed it is replaced as a whole: once for all calls that waited on it.
+#[derive(Clone)]
+struct Line {
+    manager: ConnectionManager,
+    generation: u64,
 }
 
 /// A call that failed.
@@ -47,14 +57,10 @@ fn is_about_data(error: &RedisError) -> bool {
 
 impl Connection {
     pub(super) fn new(config: &RedisConfig) -> Result<Self, ReservationsError> {
-        let manager_config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(config.timeout))
-            .set_response_timeout(Some(config.timeout))
-            .set_number_of_retries(0);
-        let manager = redis::Client::open(config.url.expose())
-            .and_then(|client| ConnectionManager::new_lazy_with_config(client, manager_config))
-            .map_err(ReservationsError::Unavailable)?;
-        Ok(Self { manager, timeout: config.timeout })
+        let client = redis::Client::open(config.url.expose()).map_err(ReservationsError::Unavailable)?;
+        let manager = open(&client, config.timeout).map_err(ReservationsError::Unavailable)?;
+        let line = Arc::new(Mutex::new(Line { manager, generation: 0 }));
+        Ok(Self { client, line, timeout: config.timeout })
     }
 
     /// Calls a script by its digest, and loads it where the server does not have it.
@@ -71,20 +77,42 @@ impl Connection {
     }
 
     async fn ask(&self, question: Question<'_>) -> Result<Value, CallError> {
-        match tokio::time::timeout(self.timeout, self.ask_twice(question)).await {
+        let Line { manager, generation } = self.line().clone();
+        match tokio::time::timeout(self.timeout, ask_twice(question, manager)).await {
+            Ok(Err(error)) if error.is_timeout() => self.timed_out(generation),
             Ok(answer) => answer.map_err(CallError::Redis),
-            Err(_) => Err(CallError::TimedOut(self.timeout)),
+            Err(_) => self.timed_out(generation),
         }
     }
 
-    /// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the
-    /// new connection. Asking twice is harmless: every script gives the same answer again.
-    async fn ask_twice(&self, question: Question<'_>) -> Result<Value, RedisError> {
-        let mut manager = self.manager.clone();
-        match question.ask(&mut manager).await {
-            Err(error) if error.is_io_error() && !error.is_timeout() => question.ask(&mut manager).await,
-            answer => answer,
+    fn timed_out(&self, generation: u64) -> Result<Value, CallError> {
+        let mut line = self.line();
+        if line.generation == generation {
+            let manager = open(&self.client, self.timeout).map_err(CallError::Redis)?;
+            *line = Line { manager, generation: generation + 1 };
         }
+        Err(CallError::TimedOut(self.timeout))
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn open(client: &redis::Client, timeout: Duration) -> Result<ConnectionManager, RedisError> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(timeout))
+        .set_response_timeout(Some(timeout))
+        .set_number_of_retries(0);
+    ConnectionManager::new_lazy_with_config(client.clone(), config)
+}
+
+/// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the
+/// new connection. Asking twice is harmless: every script gives the same answer again.
+async fn ask_twice(question: Question<'_>, mut manager: ConnectionManager) -> Result<Value, RedisError> {
+    match question.ask(&mut manager).await {
+        Err(error) if error.is_io_error() && !error.is_timeout() => question.ask(&mut manager).await,
+        answer => answer,
     }
 }
 

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a change waits for another one of the same activity, in seconds.
 const LOCK_TIMEOUT_SECS: u64 = 3;
 
-const COLUMNS: &str = "id, title, capacity, state, active, opens_at, closes_at";
+const COLUMNS: &str = "id, title, capacity, state, active, opens_at, closes_at, loaded_at IS NOT NULL";
 
 /// An activity in the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct StoredActivity {
     pub activity: Activity,
     /// Active rows. It trails Redis by what is on its way.
     pub active: u32,
+    /// Redis has had it: if it is not there now, it was lost.
+    pub loaded: bool,
 }
 
 /// What came of writing an activity.
@@ -127,6 +129,13 @@ impl ActivityLock {
         bounded_by(TIMEOUT, until_done).await
     }
 
+    /// Notes that Redis has the activity.
+    pub async fn mark_loaded(&mut self) -> Result<(), StoreError> {
+        let id = self.id.get();
+        let sql = "UPDATE activity SET loaded_at = CURRENT_TIMESTAMP(3) WHERE id = ? AND loaded_at IS NULL";
+        bounded(self.connection()?.exec_drop(sql, (id,))).await
+    }
+
     /// Lets others in.
     pub async fn release(mut self) -> Result<(), StoreError> {
         let name = self.name.clone();
@@ -186,9 +195,9 @@ async fn bounded_by<T>(limit: Duration, work: impl Future<Output = Result<T, Sto
 }
 
 fn stored_activity(row: Row) -> Result<StoredActivity, StoreError> {
-    type Columns = (u64, String, u32, u8, u32, Value, Value);
+    type Columns = (u64, String, u32, u8, u32, Value, Value, bool);
     let columns: Result<Columns, _> = mysql_async::from_row_opt(row);
-    let (id, title, capacity, state, active, opens_at, closes_at) =
+    let (id, title, capacity, state, active, opens_at, closes_at, loaded) =
         columns.map_err(|_| StoreError::Malformed("an activity with ill-typed columns"))?;
     let activity = Activity {
         title,
@@ -197,5 +206,5 @@ fn stored_activity(row: Row) -> Result<StoredActivity, StoreError> {
         closes_at: timestamp(&closes_at)?,
         state: ActivityState::from_code(state).ok_or(StoreError::Malformed("an activity with an unknown state"))?,
     };
-    Ok(StoredActivity { id: ActivityId::new(id), activity, active })
+    Ok(StoredActivity { id: ActivityId::new(id), activity, active, loaded })
 }
