@@ -4,12 +4,13 @@ export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/tools/venv/bin:$(PATH
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo up test setup
+.PHONY: help demo up test sizes setup
 
 help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
 	@echo 'make up      the same stack, left running until Ctrl-C, with commands to paste'
 	@echo 'make test    format, lints, and all tests against real servers'
+	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
 	@echo 'make setup   only install what the others need'
 
 demo:
@@ -30,6 +31,17 @@ test:
 	cargo build --workspace --bins
 	$(TARGET)/debug/local exec -- cargo nextest run --workspace
 	cargo test --workspace --doc --quiet
+
+# Bytes that `signup` and `consumer` may have: a cold start loads them.
+LARGEST := 8000000
+
+sizes:
+	cargo build --release --workspace --bins
+	@for function in signup consumer activities provision; do \
+		printf '%-12s %9d bytes\n' $$function $$(stat -c %s $(TARGET)/release/$$function); done
+	@for function in signup consumer; do \
+		test $$(stat -c %s $(TARGET)/release/$$function) -lt $(LARGEST) || \
+		{ echo "$$function is not below $(LARGEST) bytes"; exit 1; }; done
 
 setup:
 	@local/setup.sh

@@ -126,6 +126,8 @@ fn guide(stack: &Stack, logs: &Path) -> anyhow::Result<String> {
     let mysql = reqwest::Url::parse(stack.servers.mysql.url())?;
     let redis = stack.servers.redis.url();
     let logs = logs.display();
+    let settings: Vec<_> = stack.servers.env().iter().map(|(key, value)| format!("{key}='{value}'")).collect();
+    let settings = settings.join(" ");
     let activity = r#"{"title":"Spring hike","capacity":100,"opensAt":null,"closesAt":null,"state":"open"}"#;
     Ok(format!(
         "Create an activity as an organiser, sign up, look, cancel:
@@ -137,13 +139,17 @@ fn guide(stack: &Stack, logs: &Path) -> anyhow::Result<String> {
   curl -i {api}
 
 Invoke a function by hand:
-  cargo lambda invoke --invoke-port {port} provision --data-ascii '{{}}'
+  cargo lambda invoke --invoke-address 127.0.0.1 --invoke-port {port} provision --data-ascii '{{}}'
 
 Look inside:
   RabbitMQ  http://{}:{}/  user {}  password {}
   MySQL     {} -h {} -P {} -u {} -p{} onrush
   Redis     {} -u {redis}
   Logs      {logs}
+
+Check every promise:
+  {settings} \\
+    cargo run -q --release -p local -- verify
 
 Ctrl-C stops everything.",
         rabbitmq.host_str().unwrap_or_default(),

@@ -105,7 +105,7 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     let batch = Batch::of(deliveries);
 
     let recorded = record(&app.store, &batch, deadline).await;
-    let settled = settle(app, &recorded.known).await;
+    let settled = settle(app, &recorded.known, deadline).await;
     for fact in &recorded.surplus {
         tracing::error!(activity_id = %fact.activity_id, user_id = %fact.user_id, "no room left for a granted place");
     }
@@ -134,13 +134,17 @@ fn working_deadline(invocation_deadline_ms: u64) -> Instant {
 
 /// Drops the outbox notes of what MySQL now holds. Without Redis they stay, and the relay sends the facts again, which
 /// does no harm.
-async fn settle(app: &App, known: &[(&Signup, Version)]) -> u64 {
+async fn settle(app: &App, known: &[(&Signup, Version)], deadline: Instant) -> u64 {
     let mut by_activity: BTreeMap<ActivityId, Vec<(&UserId, Version)>> = BTreeMap::new();
     for (fact, version) in known {
         by_activity.entry(fact.activity_id).or_default().push((&fact.user_id, *version));
     }
     let mut settled = 0;
     for (activity_id, facts) in by_activity {
+        if Instant::now() >= deadline {
+            tracing::warn!("outbox notes stay until the relay finds them in mysql: no time is left");
+            break;
+        }
         match app.reservations.settle(activity_id, &facts).await {
             Ok(count) => settled += count,
             Err(error @ ReservationsError::Malformed { .. }) => {
