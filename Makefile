@@ -30,7 +30,6 @@ test:
 	luacheck --quiet lua
 	cargo build --workspace --bins
 	$(TARGET)/debug/local exec -- cargo nextest run --workspace
-	cargo test --workspace --doc --quiet
 
 # Bytes that `signup` and `consumer` may have: a cold start loads them.
 LARGEST := 8000000
