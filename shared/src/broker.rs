@@ -12,7 +12,7 @@ mod topology;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::config::{BrokerConfig, Topology};
 use crate::domain::Signup;
@@ -23,8 +23,15 @@ use outgoing::OutgoingMessage;
 pub use outgoing::PARKED_REASON_HEADER;
 pub use topology::{DELIVERY_LIMIT, DeclareError, declare};
 
-/// The longest that opening a connection may take; it goes on behind the request that started it.
+/// The longest that opening a connection may take; it goes on behind the request that started it, while the process
+/// runs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a start waits for the broker.
+const WARM_UP_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest that parking one message may take: nobody waits for an answer, and it must not be lost.
+const PARK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a request waits for a connection that was down when it came, so that a broker that hangs costs little.
 const PROBE_WAIT: Duration = Duration::from_millis(50);
@@ -97,9 +104,19 @@ impl Publisher {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Opens the connection ahead of the first request.
+    /// Opens the connection ahead of the first request. A broker that does not accept it in a moment counts as failed.
     pub async fn warm_up(&self) -> Result<(), PublishError> {
-        self.connect(CONNECT_TIMEOUT).await.map(|_| ())
+        let pass = self.inner.breaker.pass().ok_or(PublishError::BreakerOpen)?;
+        match self.connect(WARM_UP_WAIT).await {
+            Ok(_) => {
+                pass.succeeded();
+                Ok(())
+            }
+            Err(error) => {
+                pass.failed(&error);
+                Err(error)
+            }
+        }
     }
 
     /// Publishes a fact to the sign-up exchange and waits for the confirm, no longer than `PUBLISH_TIMEOUT_MS`.
@@ -107,15 +124,26 @@ impl Publisher {
         self.send(&OutgoingMessage::signup(&self.inner.topology, signup, trace)).await
     }
 
-    /// Publishes a message that can never succeed, as it came, to the parked queue, with the reason in a header.
-    pub async fn park(&self, body: &[u8], reason: &str) -> Result<(), PublishError> {
-        self.send(&OutgoingMessage::parked(&self.inner.topology, body, reason)).await
+    /// Publishes a message that can never succeed, as it came, to the parked queue, with the reason in a header, and
+    /// waits for the confirm until `deadline`. No request waits behind it, so the breaker has no say.
+    pub async fn park(&self, body: &[u8], reason: &str, deadline: Instant) -> Result<(), PublishError> {
+        let message = OutgoingMessage::parked(&self.inner.topology, body, reason);
+        let limit = PARK_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
+        let parked = timeout(limit, self.send_and_reconnect_once(&message, CONNECT_TIMEOUT)).await;
+        let outcome = parked.unwrap_or(Err(PublishError::TimedOut(limit)));
+        if outcome.as_ref().is_err_and(PublishError::is_broker_failure)
+            && let Some(link) = self.inner.current_link()
+        {
+            self.discard(&link);
+        }
+        outcome
     }
 
     async fn send(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
         let pass = self.inner.breaker.pass().ok_or(PublishError::BreakerOpen)?;
         let publish_timeout = self.inner.publish_timeout;
-        let sent = timeout(publish_timeout, self.send_within_deadline(message, &pass)).await;
+        let wait = if pass.is_probe() { PROBE_WAIT } else { publish_timeout };
+        let sent = timeout(publish_timeout, self.send_and_reconnect_once(message, wait)).await;
         let outcome = sent.unwrap_or(Err(PublishError::TimedOut(publish_timeout)));
         match &outcome {
             Err(error) if error.is_broker_failure() => self.failed(pass, error),
@@ -125,8 +153,7 @@ impl Publisher {
     }
 
     /// A process that was frozen finds its connection dead, so a broken one is replaced once.
-    async fn send_within_deadline(&self, message: &OutgoingMessage, pass: &Pass<'_>) -> Result<(), PublishError> {
-        let wait = if pass.is_probe() { PROBE_WAIT } else { self.inner.publish_timeout };
+    async fn send_and_reconnect_once(&self, message: &OutgoingMessage, wait: Duration) -> Result<(), PublishError> {
         let link = self.connect(wait).await?;
         match link.publish(message).await {
             Err(PublishError::Connection(_)) => {

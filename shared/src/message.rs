@@ -1,7 +1,5 @@
 //! The body of a message on the broker: a [`Signup`], the fact that one reservation established.
 
-use serde::{Deserialize, Serialize};
-
 use crate::domain::{ActivityId, InvalidActivityId, InvalidUserId, Signup, SignupStatus, Timestamp, UserId, Version};
 
 /// The `type` property of a message with this body.
@@ -76,7 +74,7 @@ pub fn message_id(signup: &Signup) -> String {
 }
 
 /// The W3C trace context of a message, as its `traceparent` header carries it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct TraceParent(String);
 
 impl TraceParent {

@@ -233,7 +233,13 @@ impl Reservations {
             }
             let reply = self.run(id, &call).await?;
             match reply.outcome() {
-                "settled" => settled += reply.count(id)?,
+                "settled" => {
+                    settled += reply.count(id)?;
+                    let damaged = reply.second_count(id)?;
+                    if damaged > 0 {
+                        tracing::error!(activity_id = %id, damaged, "outbox notes stay beside receipts of another form");
+                    }
+                }
                 _ => return Err(reply.unknown(id)),
             }
         }

@@ -22,20 +22,30 @@ pub(crate) struct Changed {
 /// those of another. Stopped half-way, the same change sent again completes it.
 pub(crate) async fn change(app: &App, id: ActivityId, activity: &Activity) -> Result<Changed, Problem> {
     let mut lock = app.store.lock_activity(id).await?;
+    let changed = change_alone(app, &mut lock, id, activity).await;
+    if let Err(error) = lock.release().await {
+        tracing::warn!(%error, "the lock ends with its connection");
+    }
+    changed
+}
+
+async fn change_alone(
+    app: &App,
+    lock: &mut ActivityLock,
+    id: ActivityId,
+    activity: &Activity,
+) -> Result<Changed, Problem> {
     let before = lock.current().await?;
     let created = before.is_none();
     let new_to_redis = before.as_ref().is_none_or(|before| !before.loaded);
     let taken = match before {
         Some(before) if activity.capacity < before.activity.capacity => {
-            lower(app, &mut lock, id, activity, new_to_redis).await?
+            lower(app, lock, id, activity, new_to_redis).await?
         }
-        _ => raise(app, &mut lock, id, activity, new_to_redis).await?,
+        _ => raise(app, lock, id, activity, new_to_redis).await?,
     };
     if new_to_redis {
         lock.mark_loaded().await?;
-    }
-    if let Err(error) = lock.release().await {
-        tracing::warn!(%error, "the lock ends with its connection");
     }
     Ok(Changed { created, taken })
 }
@@ -46,16 +56,19 @@ async fn recall(app: &App) -> Result<(), Problem> {
     if !app.reservations.remembers_nothing().await? {
         return Ok(());
     }
+    let mut lost = Vec::new();
     let mut after = None;
     loop {
         let page = app.store.activities(after, RECALL_PAGE).await?;
-        let Some(last) = page.last() else { return Ok(()) };
+        lost.extend(page.iter().filter(|stored| stored.loaded).map(|stored| stored.id));
+        let Some(last) = page.last() else { break };
         after = Some(last.id);
-        let lost: Vec<_> = page.iter().filter(|stored| stored.loaded).map(|stored| stored.id).collect();
-        if !lost.is_empty() {
-            app.reservations.remember(&lost).await?;
-        }
     }
+    // All at once: with some of them remembered, the others would be taken for unknown.
+    if !lost.is_empty() {
+        app.reservations.remember(&lost).await?;
+    }
+    Ok(())
 }
 
 /// Redis first: from now on it grants fewer places. MySQL may hold active rows whose cancellation is still on its way.

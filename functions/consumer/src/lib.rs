@@ -9,7 +9,6 @@ pub mod event;
 mod record;
 
 use std::collections::BTreeMap;
-use std::iter;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::try_join_all;
@@ -114,7 +113,7 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
         return Err(error.into());
     }
     let parked: Vec<_> = batch.parked.iter().chain(&recorded.refused).collect();
-    park(app, &parked).await?;
+    park(app, &parked, deadline).await?;
     let Recorded { written, stale, surplus, .. } = recorded;
     Ok(Report { received, written, stale, surplus: surplus.len(), parked: parked.len(), settled })
 }
@@ -159,15 +158,12 @@ async fn settle(app: &App, known: &[(&Signup, Version)], deadline: Instant) -> u
     settled
 }
 
-/// The first goes alone: a broker that failed a moment ago is tried by one message at a time, and for the others that
-/// would be a failure.
-async fn park(app: &App, parked: &[&Parked]) -> Result<(), PublishError> {
-    let (first, others) = parked.split_at(parked.len().min(1));
-    for window in iter::once(first).chain(others.chunks(PARKING_WINDOW)) {
+async fn park(app: &App, parked: &[&Parked], deadline: Instant) -> Result<(), PublishError> {
+    for window in parked.chunks(PARKING_WINDOW) {
+        try_join_all(window.iter().map(|Parked { body, reason }| app.publisher.park(body, reason, deadline))).await?;
         for Parked { reason, .. } in window {
             tracing::error!(%reason, "a message is parked");
         }
-        try_join_all(window.iter().map(|message| app.publisher.park(&message.body, &message.reason))).await?;
     }
     Ok(())
 }

@@ -45,8 +45,8 @@ async fn apply(config: &MysqlConfig) -> Result<Vec<String>, MigrationError> {
     if locked != Some(Some(1)) {
         return Err(MigrationError::TimedOut);
     }
-    let applied = embedded::migrations::runner().run_async(&mut pool).await?;
+    let applied = embedded::migrations::runner().run_async(&mut pool).await;
     lock.disconnect().await?;
     pool.disconnect().await?;
-    Ok(applied.applied_migrations().iter().map(ToString::to_string).collect())
+    Ok(applied?.applied_migrations().iter().map(ToString::to_string).collect())
 }

@@ -52,7 +52,7 @@ async fn route(app: &App, request: &Request) -> Result<Response<Body>, Problem> 
         ("POST", ["activities", id, "signups"]) => sign_up(app, activity_id(id)?, request).await,
         ("GET", ["activities", id, "signups", "me"]) => show(app, activity_id(id)?, request).await,
         ("DELETE", ["activities", id, "signups", "me"]) => cancel(app, activity_id(id)?, request).await,
-        (_, ["activities", _, "signups"]) => Err(Problem::method_not_allowed("GET, POST")),
+        (_, ["activities", _, "signups"]) => Err(Problem::method_not_allowed("POST")),
         (_, ["activities", _, "signups", "me"]) => Err(Problem::method_not_allowed("DELETE, GET")),
         _ => Err(Problem::route_not_found()),
     }

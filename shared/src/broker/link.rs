@@ -3,6 +3,9 @@
 //! No heartbeats and no automatic recovery: a process that is frozen and thawed, as Lambda does, must find its
 //! connection plainly dead, and open a new one.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
@@ -10,9 +13,14 @@ use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
 use super::{OutgoingMessage, PublishError};
 use crate::config::Secret;
 
+/// How long a connection that the broker blocked is trusted to tell when the alarm is over. Nothing is written to it
+/// meanwhile, so a dead one would never show.
+const LONGEST_BLOCKED: Duration = Duration::from_secs(30);
+
 pub(super) struct Link {
     connection: Connection,
     channel: Channel,
+    blocked_since: Mutex<Option<Instant>>,
 }
 
 /// Opens a connection without heartbeats.
@@ -30,13 +38,23 @@ impl Link {
             let connection = open_connection(url).await?;
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            Ok(Self { connection, channel })
+            Ok(Self { connection, channel, blocked_since: Mutex::default() })
         };
         open.await.map_err(PublishError::Connection)
     }
 
     pub(super) fn is_alive(&self) -> bool {
-        self.connection.status().connected() && self.channel.status().connected()
+        self.connection.status().connected() && self.channel.status().connected() && !self.is_blocked_for_long()
+    }
+
+    fn is_blocked_for_long(&self) -> bool {
+        let mut since = self.blocked_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_blocked() {
+            since.get_or_insert_with(Instant::now).elapsed() > LONGEST_BLOCKED
+        } else {
+            *since = None;
+            false
+        }
     }
 
     pub(super) fn is_blocked(&self) -> bool {

@@ -90,11 +90,15 @@ fn queue_arguments(queue_type: QueueType, dead_letter_exchange: &str) -> FieldTa
 }
 
 fn parked_queue_arguments(queue_type: QueueType) -> FieldTable {
+    let mut arguments = FieldTable::default();
     let name = match queue_type {
-        QueueType::Quorum => "quorum",
+        QueueType::Quorum => {
+            // From 4.0 on the default is 20, and nothing is behind this queue to catch what passes it.
+            arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(DELIVERY_LIMIT));
+            "quorum"
+        }
         QueueType::Classic => "classic",
     };
-    let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString(name.into()));
     arguments
 }

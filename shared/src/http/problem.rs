@@ -135,7 +135,7 @@ impl Problem {
 
     /// 500: data that Onrush did not write; asking again changes nothing.
     pub fn internal() -> Self {
-        Self::new(500, "internal-error", "Internal error", "The data of this activity is damaged. The log says more.")
+        Self::new(500, "internal-error", "Internal error", "This needs an operator. The log says more.")
     }
 
     /// The status.
@@ -182,6 +182,9 @@ impl From<ReservationsError> for Problem {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::error!(%error, "the record does not answer");
-        Self::unavailable()
+        match error {
+            StoreError::Conflict(_) | StoreError::Unavailable(_) | StoreError::TimedOut => Self::unavailable(),
+            StoreError::RowRefused(_) | StoreError::Schema(_) | StoreError::Malformed(_) => Self::internal(),
+        }
     }
 }

@@ -17,8 +17,8 @@ pub(super) struct Connection {
     timeout: Duration,
 }
 
-/// The manager in use. It opens a new connection when one breaks, but keeps one that falls silent, so after a deadline
-/// has passed it is replaced as a whole: once for all calls that waited on it.
+/// The manager in use. It opens a new connection when one breaks, but keeps one that falls silent, or that leads
+/// to a primary that has become a replica. Then it is replaced as a whole: once for all calls that waited on it.
 #[derive(Clone)]
 struct Line {
     manager: ConnectionManager,
@@ -80,18 +80,27 @@ impl Connection {
         let Line { manager, generation } = self.line().clone();
         match tokio::time::timeout(self.timeout, ask_twice(question, manager)).await {
             Ok(Err(error)) if error.is_timeout() => self.timed_out(generation),
+            Ok(Err(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) => {
+                self.replace(generation)?;
+                Err(CallError::Redis(error))
+            }
             Ok(answer) => answer.map_err(CallError::Redis),
             Err(_) => self.timed_out(generation),
         }
     }
 
     fn timed_out(&self, generation: u64) -> Result<Value, CallError> {
+        self.replace(generation)?;
+        Err(CallError::TimedOut(self.timeout))
+    }
+
+    fn replace(&self, generation: u64) -> Result<(), CallError> {
         let mut line = self.line();
         if line.generation == generation {
             let manager = open(&self.client, self.timeout).map_err(CallError::Redis)?;
             *line = Line { manager, generation: generation + 1 };
         }
-        Err(CallError::TimedOut(self.timeout))
+        Ok(())
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {

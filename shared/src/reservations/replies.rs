@@ -45,6 +45,11 @@ impl Reply {
         self.element(id, 0)
     }
 
+    /// The number that follows the first.
+    pub(super) fn second_count(&self, id: ActivityId) -> Result<u64, ReservationsError> {
+        self.element(id, 1)
+    }
+
     /// The time in ms that follows the outcome.
     pub(super) fn timestamp(&self, id: ActivityId) -> Result<Timestamp, ReservationsError> {
         Timestamp::from_ms(self.element(id, 0)?).map_err(|error| malformed(id, &error.to_string()))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row, TxOpts, Value};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::statements::{datetime, timestamp};
 use super::{Store, StoreError, abandon};
@@ -12,6 +12,8 @@ use crate::domain::{Activity, ActivityId, ActivityState, Timestamp};
 
 /// The longest that one question or change may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+const PAUSE_AFTER_CONFLICT: Duration = Duration::from_millis(20);
 
 /// How long a change waits for another one of the same activity, in seconds.
 const LOCK_TIMEOUT_SECS: u64 = 3;
@@ -83,16 +85,13 @@ impl Store {
     /// Keeps other changes of this activity out until the lock is released, so that the two steps of a change, in
     /// MySQL and in Redis, cannot mix with another's.
     pub async fn lock_activity(&self, id: ActivityId) -> Result<ActivityLock, StoreError> {
-        let mut connection = self.connection().await?;
         let name = format!("onrush.activity.{id}");
+        // From here on the connection is closed unless the lock is released in good order.
+        let mut lock = ActivityLock { connection: Some(self.connection().await?), id, name: name.clone() };
         let wait = Duration::from_secs(LOCK_TIMEOUT_SECS) + TIMEOUT;
-        let asked = connection.exec_first("SELECT GET_LOCK(?, ?)", (&name, LOCK_TIMEOUT_SECS));
-        let granted: Result<Option<Option<i64>>, _> = timeout(wait, asked).await.map_err(|_| StoreError::TimedOut)?;
-        if granted? == Some(Some(1)) {
-            Ok(ActivityLock { connection: Some(connection), id, name })
-        } else {
-            Err(StoreError::TimedOut)
-        }
+        let asked = lock.connection()?.exec_first("SELECT GET_LOCK(?, ?)", (name, LOCK_TIMEOUT_SECS));
+        let granted: Option<Option<i64>> = bounded_by(wait, async { Ok(asked.await?) }).await?;
+        if granted == Some(Some(1)) { Ok(lock) } else { Err(StoreError::TimedOut) }
     }
 }
 
@@ -109,8 +108,8 @@ impl ActivityLock {
     pub async fn current(&mut self) -> Result<Option<StoredActivity>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM activity WHERE id = ?");
         let id = self.id.get();
-        let row: Option<Row> = bounded(self.connection()?.exec_first(sql, (id,))).await?;
-        row.map(stored_activity).transpose()
+        let row: Result<Option<Row>, _> = bounded(self.connection()?.exec_first(sql, (id,))).await;
+        self.checked(row)?.map(stored_activity).transpose()
     }
 
     /// Creates or changes the activity, unless it has more active rows than the capacity. A transaction that was in
@@ -124,25 +123,38 @@ impl ActivityLock {
                     Err(StoreError::Conflict(error)) => tracing::warn!(%error, %id, "the activity is written again"),
                     outcome => return outcome,
                 }
+                sleep(PAUSE_AFTER_CONFLICT).await;
             }
         };
-        bounded_by(TIMEOUT, until_done).await
+        let outcome = bounded_by(TIMEOUT, until_done).await;
+        self.checked(outcome)
     }
 
     /// Notes that Redis has the activity.
     pub async fn mark_loaded(&mut self) -> Result<(), StoreError> {
         let id = self.id.get();
         let sql = "UPDATE activity SET loaded_at = CURRENT_TIMESTAMP(3) WHERE id = ? AND loaded_at IS NULL";
-        bounded(self.connection()?.exec_drop(sql, (id,))).await
+        let outcome = bounded(self.connection()?.exec_drop(sql, (id,))).await;
+        self.checked(outcome)
     }
 
-    /// Lets others in.
+    /// Lets others in. After a failure that broke the connection the lock has ended with it.
     pub async fn release(mut self) -> Result<(), StoreError> {
-        let name = self.name.clone();
-        bounded(self.connection()?.exec_drop("DO RELEASE_LOCK(?)", (name,))).await?;
+        let Some(connection) = self.connection.as_mut() else { return Ok(()) };
+        bounded(connection.exec_drop("DO RELEASE_LOCK(?)", (&self.name,))).await?;
         // Only now is the connection fit for others.
         drop(self.connection.take());
         Ok(())
+    }
+
+    /// Closes a connection that a failure has left in an unknown state.
+    fn checked<T>(&mut self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+        if outcome.as_ref().is_err_and(|error| !error.leaves_connection_usable()) {
+            if let Some(connection) = self.connection.take() {
+                abandon(connection);
+            }
+        }
+        outcome
     }
 
     fn connection(&mut self) -> Result<&mut Conn, StoreError> {

@@ -70,7 +70,7 @@ impl From<mysql_async::Error> for StoreError {
 impl StoreError {
     /// Whether the same call may succeed in a moment.
     pub(super) fn is_transient(&self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::Unavailable(_))
+        matches!(self, Self::Conflict(_) | Self::Unavailable(_) | Self::TimedOut)
     }
 
     /// Whether the connection may be used again.

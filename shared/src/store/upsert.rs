@@ -15,7 +15,10 @@ use crate::domain::{Signup, SignupStatus, Version};
 /// How often one transaction is tried before the batch is given back to the broker.
 const ATTEMPTS: u32 = 6;
 
-/// The longest pause before the second try; it doubles, and the pause taken is a random part of it.
+/// The longest that one try may take: a connection that died in silence must not use up the invocation.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Half of the longest pause before the second try; it doubles, and the pause taken is a random part of it.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// What came of a batch.
@@ -53,6 +56,7 @@ impl Store {
     }
 
     async fn attempt<'a>(&self, rows: &'a [Signup], deadline: Instant) -> Result<Upserted<'a>, StoreError> {
+        let deadline = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
         let connected = timeout_at(deadline, self.connection()).await.map_err(|_| StoreError::TimedOut)?;
         let mut connection = connected?;
         let outcome = timeout_at(deadline, transact(&mut connection, rows)).await.unwrap_or(Err(StoreError::TimedOut));
