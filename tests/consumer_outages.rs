@@ -72,6 +72,19 @@ async fn with_mysql_frozen_the_batch_fails_before_the_deadline_and_later_complet
 }
 
 #[tokio::test]
+async fn a_connection_that_died_in_silence_costs_one_try_and_not_the_batch() {
+    let (world, proxy) = world_behind_proxy("MYSQL_URL").await;
+    let (id, event) = three_granted(&world).await;
+    let consumer = world.consumer();
+    consumer.warm_up().await;
+    proxy.strand();
+    let started = Instant::now();
+    assert_eq!(world.consume(&consumer, event).await.unwrap(), complete());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert_eq!(world.active(id).await, Some(3));
+}
+
+#[tokio::test]
 async fn a_connection_that_died_between_two_batches_is_replaced_unnoticed() {
     let (world, proxy) = world_behind_proxy("MYSQL_URL").await;
     let (id, event) = three_granted(&world).await;

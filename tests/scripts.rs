@@ -167,6 +167,20 @@ async fn settle_drops_the_notes_that_mysql_has_and_no_newer_one() {
 }
 
 #[tokio::test]
+async fn settle_goes_past_a_damaged_receipt_whose_note_stays() {
+    let world = World::new().await;
+    let id = loaded(&world, &activity(9)).await;
+    for name in ["ann", "bob", "cid"] {
+        reserved(&world, id, name).await;
+    }
+    let _: () = world.redis.clone().hset(ActivityKeys::of(id).signups, "bob", "garbage").await.unwrap();
+    let users = [user("ann"), user("bob"), user("cid")];
+    let facts: Vec<_> = users.iter().map(|user| (user, Version::MAX)).collect();
+    assert_eq!(world.reservations().settle(id, &facts).await.unwrap(), 2);
+    assert_eq!(world.outbox(id).await, ["bob"]);
+}
+
+#[tokio::test]
 async fn settle_takes_a_batch_larger_than_one_script_call() {
     let world = World::new().await;
     let reservations = world.reservations();

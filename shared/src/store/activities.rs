@@ -149,10 +149,10 @@ impl ActivityLock {
 
     /// Closes a connection that a failure has left in an unknown state.
     fn checked<T>(&mut self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
-        if outcome.as_ref().is_err_and(|error| !error.leaves_connection_usable()) {
-            if let Some(connection) = self.connection.take() {
-                abandon(connection);
-            }
+        if outcome.as_ref().is_err_and(|error| !error.leaves_connection_usable())
+            && let Some(connection) = self.connection.take()
+        {
+            abandon(connection);
         }
         outcome
     }
