@@ -53,7 +53,7 @@ pub struct Plan {
     /// How many people come
     #[arg(long, default_value_t = 5_000, value_name = "N")]
     pub people: u64,
-    /// How many connections ask at once; a double click takes two
+    /// How many connections ask at once; a double click takes two; keep to 100 against `make up`
     #[arg(long, default_value_t = 64, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub concurrency: u32,
     /// Share of the people who click twice at the same moment, 0 to 1

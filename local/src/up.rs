@@ -14,6 +14,9 @@ use crate::trigger::{self, Trigger};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a stop waits for the batch at hand.
+const BATCH_LIMIT: Duration = Duration::from_secs(5);
+
 /// Everything that a deployed Onrush has, on this machine. Dropping it kills everything.
 #[derive(Debug)]
 pub struct Stack {
@@ -50,9 +53,9 @@ impl Stack {
         self.functions.base_url()
     }
 
-    /// Stops everything: first the trigger, so that it can finish its batch.
+    /// Stops everything: first the trigger, so that it can finish its batch. One that takes long goes back to the queue.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.trigger.stop().await;
+        let _ = tokio::time::timeout(BATCH_LIMIT, self.trigger.stop()).await;
         self.functions.stop().await?;
         self.servers.stop().await
     }

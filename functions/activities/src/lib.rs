@@ -140,6 +140,10 @@ fn parse_activity(body: &[u8]) -> Result<Activity, Problem> {
     if body.len() > MAX_BODY_BYTES {
         return Err(Problem::too_large(MAX_BODY_BYTES));
     }
+    // A struct may also be read from a list of its fields; the API takes objects only.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::bad_request("The body is no JSON object."));
+    }
     let activity: Activity = serde_json::from_slice(body)
         .map_err(|error| Problem::bad_request(format!("The body is malformed: {error}.")))?;
     activity.validate().map_err(|error| Problem::bad_request(format!("{error}.")))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shared::domain::{ActivityId, Signup, SignupStatus, UserId};
+use shared::domain::{ActivityId, Signup, SignupStatus, Timestamp, UserId};
 use shared::message;
 
 use crate::event::Delivery;
@@ -25,10 +25,16 @@ pub struct Parked {
     pub reason: String,
 }
 
-/// What becomes of this message.
-pub fn decide(delivery: Delivery) -> Decision {
+/// How far a version may lie ahead of this machine's clock. One from further ahead would outrank every later fact.
+const MAX_AHEAD_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// What becomes of this message, which came at `now`.
+pub fn decide(delivery: Delivery, now: Timestamp) -> Decision {
     match delivery {
         Delivery::Body(body) => match message::parse(&body) {
+            Ok(signup) if signup.version.get() > now.as_ms() + MAX_AHEAD_MS => {
+                Decision::Park(Parked { body, reason: "the version lies more than a day ahead".to_owned() })
+            }
             Ok(signup) => Decision::Upsert(signup),
             Err(error) => Decision::Park(Parked { body, reason: error.to_string() }),
         },
@@ -50,12 +56,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Sorts out the messages.
-    pub fn of(deliveries: Vec<Delivery>) -> Self {
+    /// Sorts out the messages, which came at `now`.
+    pub fn of(deliveries: Vec<Delivery>, now: Timestamp) -> Self {
         let mut newest: BTreeMap<(ActivityId, UserId), Signup> = BTreeMap::new();
         let mut parked = Vec::new();
         for delivery in deliveries {
-            match decide(delivery) {
+            match decide(delivery, now) {
                 Decision::Upsert(signup) => {
                     let key = (signup.activity_id, signup.user_id.clone());
                     match newest.get(&key) {
@@ -91,16 +97,19 @@ mod tests {
 
     #[test]
     fn the_highest_version_of_each_user_is_written_in_the_order_of_the_key() {
-        let batch = Batch::of(vec![
-            body("bob", 7, "cancelled"),
-            body("eve", 2, "signed-up"),
-            body("ann", 3, "signed-up"),
-            body("bob", 5, "signed-up"),
-            body("ann", 4, "cancelled"),
-            body("ann", 4, "cancelled"),
-            body("cid", 1, "cancelled"),
-            body("cid", 2, "signed-up"),
-        ]);
+        let batch = Batch::of(
+            vec![
+                body("bob", 7, "cancelled"),
+                body("eve", 2, "signed-up"),
+                body("ann", 3, "signed-up"),
+                body("bob", 5, "signed-up"),
+                body("ann", 4, "cancelled"),
+                body("ann", 4, "cancelled"),
+                body("cid", 1, "cancelled"),
+                body("cid", 2, "signed-up"),
+            ],
+            Timestamp::now(),
+        );
         assert_eq!(summary(&batch.cancellations), [("ann", 4), ("bob", 7)]);
         assert_eq!(summary(&batch.signups), [("cid", 2), ("eve", 2)]);
         assert!(batch.parked.is_empty());
@@ -112,10 +121,18 @@ mod tests {
         let mut deliveries: Vec<_> = poison.iter().map(|body| Delivery::Body(body.to_vec())).collect();
         deliveries.push(body("ann", 3, "signed-up"));
         deliveries.push(Delivery::Unreadable(b"no base64".to_vec()));
-        let batch = Batch::of(deliveries);
+        let batch = Batch::of(deliveries, Timestamp::now());
         assert_eq!(summary(&batch.signups), [("ann", 3)]);
         let parked: Vec<_> = batch.parked.iter().map(|message| message.body.as_slice()).collect();
         assert_eq!(parked, [&b"{"[..], b"", b"\xff", b"{\"activityId\":42}", b"1:2", b"no base64"]);
         assert!(batch.parked.iter().all(|message| !message.reason.is_empty()));
+    }
+
+    #[test]
+    fn a_version_more_than_a_day_ahead_is_parked() {
+        let now = Timestamp::from_ms(1_796_040_000_000).unwrap();
+        let ahead = |ms: u64| decide(body("ann", now.as_ms() + ms, "signed-up"), now);
+        assert!(matches!(ahead(MAX_AHEAD_MS), Decision::Upsert(_)));
+        assert!(matches!(ahead(MAX_AHEAD_MS + 1), Decision::Park(_)));
     }
 }

@@ -16,7 +16,7 @@ use lambda_runtime::LambdaEvent;
 use serde::Serialize;
 use shared::broker::{PublishError, Publisher};
 use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig};
-use shared::domain::{ActivityId, Signup, UserId, Version};
+use shared::domain::{ActivityId, Signup, Timestamp, UserId, Version};
 use shared::reservations::{Reservations, ReservationsError};
 use shared::store::{Store, StoreError};
 use tokio::time::Instant;
@@ -101,7 +101,7 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     let deadline = working_deadline(event.context.deadline);
     let deliveries = event::deliveries(&event.payload)?;
     let received = deliveries.len();
-    let batch = Batch::of(deliveries);
+    let batch = Batch::of(deliveries, Timestamp::now());
 
     let recorded = record(&app.store, &batch, deadline).await;
     let settled = settle(app, &recorded.known, deadline).await;

@@ -21,6 +21,9 @@ impl Reservations {
 
     /// The activities of these ids, in their order; none for one that is not in Redis. One round trip.
     pub async fn activities(&self, ids: &[ActivityId]) -> Result<Vec<Option<Occupancy>>, ReservationsError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut pipeline = redis::pipe();
         for id in ids {
             pipeline.cmd("HMGET").arg(ActivityKeys::of(*id).activity).arg(&FIELDS);
