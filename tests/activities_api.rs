@@ -45,7 +45,7 @@ async fn a_malformed_activity_is_400_and_leaves_nothing_behind() {
     let long_title = json!({"title": "t".repeat(201), "capacity": 1}).to_string();
     #[rustfmt::skip]
     let bodies = [
-        "", "x", "[]", "null", "{}", "{", r#"{"title":"t"}"#, r#"{"capacity":1}"#,
+        "", "x", "[]", r#"["t",1,null,null,"open"]"#, "null", "{}", "{", r#"{"title":"t"}"#, r#"{"capacity":1}"#,
         r#"{"title":"","capacity":1}"#, r#"{"title":"a\nb","capacity":1}"#, r#"{"title":"a\u0000","capacity":1}"#,
         r#"{"title":null,"capacity":1}"#, r#"{"title":7,"capacity":1}"#, &long_title,
         r#"{"title":"t","capacity":-1}"#, r#"{"title":"t","capacity":1.5}"#, r#"{"title":"t","capacity":"1"}"#,
