@@ -31,11 +31,12 @@ struct Function {
 
 /// More than 100 requests waiting for one function stop `cargo lambda watch` for ever, so the functions behind the
 /// API take many at once. An event source mapping for RabbitMQ has one batch in flight, never more.
-const FUNCTIONS: [Function; 4] = [
+const FUNCTIONS: [Function; 5] = [
     Function { name: "signup", concurrency: 64 },
     Function { name: "activities", concurrency: 16 },
     Function { name: "consumer", concurrency: 1 },
     Function { name: "provision", concurrency: 1 },
+    Function { name: "reconcile", concurrency: 1 },
 ];
 
 /// The running functions; dropping it kills them.
@@ -134,7 +135,7 @@ impl Functions {
     /// A request waits in the emulator until its function has started, so one answer each is proof.
     async fn until_functions_answer(&mut self) -> anyhow::Result<()> {
         let Self { invoker, environments, .. } = self;
-        let Some([signup, activities, consumer, _provision]) = environments.first_chunk_mut() else {
+        let Some([signup, activities, consumer]) = environments.first_chunk_mut() else {
             return Ok(());
         };
         tokio::try_join!(
