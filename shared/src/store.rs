@@ -7,6 +7,7 @@
 mod activities;
 mod admission;
 mod error;
+mod signups;
 mod statements;
 mod upsert;
 
@@ -17,12 +18,16 @@ use tokio::time::timeout;
 
 pub use activities::{ActivityLock, Put, StoredActivity};
 pub use error::StoreError;
+pub use signups::ROWS_PAGE;
 pub use upsert::Upserted;
 
 use crate::config::MysqlConfig;
 
 /// The most rows that one call of [`Store::upsert`] takes: one statement, one transaction.
 pub const UPSERT_CHUNK: usize = 1_000;
+
+/// The longest that one question or change may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -95,6 +95,11 @@ impl World {
         self.build(provision::App::from_env)
     }
 
+    /// A fresh `reconcile` function.
+    pub fn reconcile(&self) -> reconcile::App {
+        self.build(reconcile::App::from_env)
+    }
+
     /// The reservations, as the functions use them.
     pub fn reservations(&self) -> Reservations {
         Reservations::new(&self.build(shared::config::RedisConfig::from_env)).unwrap()
@@ -186,6 +191,24 @@ impl World {
         event: Value,
     ) -> Result<consumer::Report, consumer::ConsumerError> {
         consumer::handle(app, invocation(event, Duration::from_secs(30))).await
+    }
+}
+
+impl World {
+    /// Invokes `reconcile` once; the report as a caller sees it. For all activities only in a corner of its own
+    /// ([`World::apart`]): others have tests in them.
+    pub async fn reconciled(&self, request: Value) -> Value {
+        let report = reconcile::handle(&self.reconcile(), invocation(request, Duration::from_secs(60))).await.unwrap();
+        serde_json::to_value(report).unwrap()
+    }
+
+    /// Hands everything in the queue to the consumer, as the event source would.
+    pub async fn pump(&self) -> Option<consumer::Report> {
+        let bodies: Vec<_> = self.drain_signups().await.into_iter().map(|message| message.body).collect();
+        if bodies.is_empty() {
+            return None;
+        }
+        Some(self.consume(&self.consumer(), crate::mq_event(bodies)).await.unwrap())
     }
 }
 
