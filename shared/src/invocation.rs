@@ -13,20 +13,21 @@ const LONGEST_INVOCATION_MS: u64 = 15 * 60 * 1_000;
 /// What an invocation is taken to have where its deadline makes no sense: the machine's clock is off.
 const ASSUMED: Duration = Duration::from_secs(20);
 
+/// By how much a deadline may have passed when the work begins.
+const LATE_MS: u64 = 1_000;
+
 /// When to stop beginning new work: a moment before the invocation ends. Lambda says when that is, in ms since 1970;
 /// `cargo lambda watch` says in how many ms.
 pub fn working_deadline(invocation_deadline_ms: u64) -> Instant {
-    let left_ms = if invocation_deadline_ms <= LONGEST_INVOCATION_MS {
-        invocation_deadline_ms
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        invocation_deadline_ms.saturating_sub(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-    };
-    let left = if (1..=LONGEST_INVOCATION_MS).contains(&left_ms) {
-        Duration::from_millis(left_ms)
-    } else {
-        tracing::warn!(left_ms, "the deadline makes no sense; is the clock of this machine off?");
-        ASSUMED
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let left = match invocation_deadline_ms {
+        left_ms if left_ms <= LONGEST_INVOCATION_MS => Duration::from_millis(left_ms),
+        at_ms if at_ms > now_ms + LONGEST_INVOCATION_MS || at_ms + LATE_MS < now_ms => {
+            tracing::warn!(at_ms, now_ms, "the deadline makes no sense; is the clock of this machine off?");
+            ASSUMED
+        }
+        at_ms => Duration::from_millis(at_ms.saturating_sub(now_ms)),
     };
     Instant::now() + left.saturating_sub(RESERVE_BEFORE_DEADLINE.min(left / 2))
 }

@@ -48,6 +48,8 @@ const SESSION_SETUP: [&str; 4] = [
 #[derive(Clone)]
 pub struct Store {
     pool: Pool,
+    /// For locks alone: one who holds a lock, or waits for one, must not keep the connections from those who work.
+    locks: Pool,
 }
 
 impl Store {
@@ -63,7 +65,7 @@ impl Store {
             .prefer_socket(false)
             .tcp_nodelay(true)
             .setup(SESSION_SETUP.to_vec());
-        Ok(Self { pool: Pool::new(opts) })
+        Ok(Self { pool: Pool::new(opts.clone()), locks: Pool::new(opts) })
     }
 
     /// Opens the connection ahead of the first request.
@@ -72,10 +74,14 @@ impl Store {
     }
 
     async fn connection(&self) -> Result<Conn, StoreError> {
-        match timeout(CONNECT_TIMEOUT, self.pool.get_conn()).await {
-            Ok(connected) => connected.map_err(StoreError::from),
-            Err(_) => Err(StoreError::TimedOut),
-        }
+        connection_from(&self.pool).await
+    }
+}
+
+async fn connection_from(pool: &Pool) -> Result<Conn, StoreError> {
+    match timeout(CONNECT_TIMEOUT, pool.get_conn()).await {
+        Ok(connected) => connected.map_err(StoreError::from),
+        Err(_) => Err(StoreError::TimedOut),
     }
 }
 

@@ -47,7 +47,7 @@ async fn change_alone(
     let created = before.is_none();
     let is_loaded = before.as_ref().is_some_and(|before| before.loaded);
     // A change that ended half-way may have left it in Redis without a word in MySQL.
-    let is_in_redis = is_loaded || app.reservations.standing(id).await?.capacity.is_some();
+    let is_in_redis = is_loaded || (!created && app.reservations.standing(id).await?.capacity.is_some());
     let taken = match before {
         _ if !is_in_redis => launch(app, lock, id, activity).await?,
         Some(before) if activity.capacity < before.activity.capacity => lower(app, lock, id, activity).await?,
@@ -90,8 +90,12 @@ async fn raise(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &Ac
 }
 
 async fn load(app: &App, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
+    comparison::recall(&app.store, &app.reservations).await?;
     match app.reservations.load(id, activity).await? {
-        Load::Loaded { taken } => Ok(taken),
+        Load::Loaded { taken } => {
+            app.reservations.remember(&[id]).await?;
+            Ok(taken)
+        }
         Load::Archived => Err(Problem::archived(id)),
         Load::CapacityBelowTaken { taken } => Err(Problem::capacity_below_taken(id, taken)),
     }
