@@ -8,6 +8,11 @@ mod consumer_outages;
 mod consumer_poison;
 mod consumer_speed;
 mod consumer_together;
+mod crash_consumer;
+mod crash_rebuild;
+mod crash_reconcile;
+mod crash_signup;
+mod crash_surplus;
 mod flow;
 mod invoke;
 mod model;
@@ -16,8 +21,12 @@ mod provision_cloudformation;
 mod publishing;
 mod publishing_outages;
 mod reconcile_relay;
+mod reconcile_together;
 mod scripts;
 mod settings;
 mod signup_api;
 mod signup_outages;
 mod signup_refusals;
+
+/// The program that runs one event in a process of its own.
+const ONCE: tests::Once = tests::Once::new(env!("CARGO_BIN_EXE_once"));
