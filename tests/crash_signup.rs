@@ -201,3 +201,12 @@ async fn a_crowd_of_killed_requests_holds_each_place_once() {
     assert_eq!((world.rows(id).await.len(), world.active(id).await), (6, Some(6)));
     world.assert_sound(id, receipts).await;
 }
+
+#[tokio::test]
+#[should_panic(expected = "signup never came to signup.before-publish")]
+async fn a_test_whose_kill_never_happens_fails() {
+    let world = World::new().await;
+    let id = world.open_activity(1).await;
+    assert_eq!(call(&world.signup(), "POST", id, "alice").await.status, 202);
+    killed(&world, "POST", id, "alice", BEFORE_PUBLISH).await;
+}

@@ -20,15 +20,15 @@ fn sum(reports: &[Value; 2], pointer: &str) -> u64 {
 #[tokio::test]
 async fn two_relays_send_each_note_once() {
     let world = World::new().await;
-    let id = world.open_activity(2_500).await;
-    let people = users(2_500);
+    let id = world.open_activity(1_200).await;
+    let people = users(1_200);
     world.grant(id, &people).await;
     world.make_due(id).await;
     let reports = two_runs(&world, &json!({"activityId": id.to_string()})).await;
-    assert_eq!(sum(&reports, "/relay/sent"), 2_500, "{reports:?}");
+    assert_eq!(sum(&reports, "/relay/sent"), 1_200, "{reports:?}");
     let sent: Vec<_> = world.drain_signups().await.into_iter().map(|message| message.body).collect();
     let of: BTreeSet<String> = sent.iter().map(|body| fact_of(body).user_id.to_string()).collect();
-    assert_eq!((sent.len(), of), (2_500, people.into_iter().collect()));
+    assert_eq!((sent.len(), of), (1_200, people.into_iter().collect()));
     world.consume(&world.consumer(), mq_event(sent)).await.unwrap();
     world.assert_sound(id, []).await;
 }
@@ -84,14 +84,14 @@ async fn two_rebuilds_bring_an_activity_back_once_with_everybody() {
 #[tokio::test]
 async fn two_replays_bring_each_parked_message_back_once() {
     let world = World::new().await;
-    let id = world.open_activity(250).await;
-    let bodies = world.grant(id, &users(250)).await;
+    let id = world.open_activity(120).await;
+    let bodies = world.grant(id, &users(120)).await;
     futures::future::join_all(bodies.iter().map(|body| world.park_by_hand(body))).await;
     let reports = two_runs(&world, &json!({"replayParked": 1_000})).await;
-    assert_eq!(sum(&reports, "/replay/replayed"), 250, "{reports:?}");
-    assert_eq!((world.queued().await, world.drain_parked().await.len()), (250, 0));
+    assert_eq!(sum(&reports, "/replay/replayed"), 120, "{reports:?}");
+    assert_eq!((world.queued().await, world.drain_parked().await.len()), (120, 0));
     let report = world.pump().await.unwrap();
-    assert_eq!((report.received, report.written, report.settled), (250, 250, 250));
+    assert_eq!((report.received, report.written, report.settled), (120, 120, 120));
     world.assert_sound(id, []).await;
 }
 
