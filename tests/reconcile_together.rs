@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use shared::reservations::ActivityKeys;
 use tests::{World, call, fact_of, mq_event, users};
 
-use crate::crash_surplus::{ended, it_is_archived, overbooked, the_surplus_is_gone};
+use crate::crash_surplus::{ended, it_is_archived, overbooked, the_cancellations_arrive, the_surplus_is_gone};
 
 async fn two_runs(world: &World, request: &Value) -> [Value; 2] {
     tokio::join!(world.reconciled(request.clone()), world.reconciled(request.clone())).into()
@@ -98,15 +98,13 @@ async fn two_replays_bring_each_parked_message_back_once() {
 #[tokio::test]
 async fn two_releases_cancel_no_more_than_the_surplus() {
     let world = World::new().await;
-    let id = overbooked(&world).await;
+    let mut first = users(200);
+    let second = first.split_off(100);
+    let id = overbooked(&world, &first, &second).await;
     let reports = two_runs(&world, &json!({"activityId": id.to_string(), "releaseSurplus": true})).await;
-    assert_eq!(sum(&reports, "/surplus/0/released"), 2, "{reports:?}");
-    for _ in 0..2 {
-        world.pump().await;
-        world.make_due(id).await;
-        world.reconciled_only(id).await;
-    }
-    the_surplus_is_gone(&world, id).await;
+    assert_eq!(sum(&reports, "/surplus/0/released"), 100, "{reports:?}");
+    the_cancellations_arrive(&world, id, 100).await;
+    the_surplus_is_gone(&world, id, &first, &second).await;
 }
 
 #[tokio::test]
