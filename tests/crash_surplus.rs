@@ -57,13 +57,14 @@ async fn a_release_of_the_surplus_killed_after_each_withdrawal_cancels_nobody_el
         let report = world.reconciled(event).await;
         let released = report["surplus"].as_array().unwrap().iter().map(|surplus| surplus["released"].clone());
         assert_eq!(released.collect::<Vec<_>>(), left, "{report}");
-        the_cancellations_arrive(&world, id, 2).await;
+        the_notes_arrive(&world, id, 2).await;
         the_surplus_is_gone(&world, id, &first, &second).await;
     }
 }
 
-/// Their notes are due at once. With one in the queue the relay keeps the other back until the next run.
-pub(crate) async fn the_cancellations_arrive(world: &World, id: ActivityId, count: usize) {
+/// Notes that are due at once become so many rows. With some in the queue the relay keeps the others back until the next
+/// run.
+pub(crate) async fn the_notes_arrive(world: &World, id: ActivityId, count: usize) {
     let mut sum = Report::default();
     while let Some(report) = world.pump().await {
         sum.written += report.written;
