@@ -2,7 +2,10 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lapin::options::{BasicAckOptions, BasicGetOptions};
+use lapin::options::{
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+};
+use lapin::types::FieldTable;
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 use serde_json::{Value, json};
 use shared::domain::ActivityId;
@@ -42,6 +45,34 @@ impl World {
         }
         connection.close(200, "done".into()).await.unwrap();
         messages
+    }
+
+    /// Messages that wait in the sign-up queue.
+    pub async fn queued(&self) -> u32 {
+        let connection = self.amqp().await;
+        let channel = connection.create_channel().await.unwrap();
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = self.topology().queue;
+        let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
+        connection.close(200, "done".into()).await.unwrap();
+        declared.message_count()
+    }
+
+    /// Puts a message into the parked queue, as if somebody had given it up.
+    pub async fn park_by_hand(&self, body: &[u8]) {
+        let connection = self.amqp().await;
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let queue = self.topology().parked_queue();
+        let published = channel.basic_publish(
+            "".into(),
+            queue.as_str().into(),
+            BasicPublishOptions::default(),
+            body,
+            BasicProperties::default(),
+        );
+        assert!(published.await.unwrap().await.unwrap().is_ack());
+        connection.close(200, "done".into()).await.unwrap();
     }
 
     /// Takes everything out of the sign-up queue.
