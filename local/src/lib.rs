@@ -1,5 +1,5 @@
 //! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
-//! trigger, the sale, and the checks of the promises.
+//! trigger and the schedule, the sale, and the checks of the promises.
 
 pub mod demo;
 pub mod exec;
@@ -7,6 +7,7 @@ pub mod functions;
 pub mod https;
 pub mod report;
 pub mod sale;
+pub mod schedule;
 pub mod servers;
 pub mod trigger;
 pub mod up;
