@@ -1,6 +1,7 @@
 //! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
-//! trigger and the schedule, the sale, and the checks of the promises.
+//! trigger and the schedule, the sale, the chaos, and the checks of the promises.
 
+pub mod chaos;
 pub mod demo;
 pub mod exec;
 pub mod functions;
