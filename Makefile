@@ -15,12 +15,12 @@ help:
 
 demo:
 	@local/setup.sh run
-	cargo build --release --workspace --bins
+	cargo build --release --workspace --exclude tests --bins
 	@$(TARGET)/release/local demo
 
 up:
 	@local/setup.sh run
-	cargo build --release --workspace --bins
+	cargo build --release --workspace --exclude tests --bins
 	@$(TARGET)/release/local up
 
 test:
@@ -35,8 +35,8 @@ test:
 LARGEST := 8000000
 
 sizes:
-	cargo build --release --workspace --bins
-	@for function in signup consumer activities provision; do \
+	cargo build --release --workspace --exclude tests --bins
+	@for function in signup consumer activities reconcile provision; do \
 		printf '%-12s %9d bytes\n' $$function $$(stat -c %s $(TARGET)/release/$$function); done
 	@for function in signup consumer; do \
 		test $$(stat -c %s $(TARGET)/release/$$function) -lt $(LARGEST) || \

@@ -1,7 +1,7 @@
 #!lua
 -- release: give a user's place back, and note in the same step that MySQL does not know it yet.
 --
--- KEYS[1] {activity:ID}           hash  capacity, taken, …
+-- KEYS[1] {activity:ID}           hash  capacity, taken, archived_at_ms, …
 -- KEYS[2] {activity:ID}:signups   hash  user id -> receipt: "status version sequence [signed_up_at_ms]"
 -- KEYS[3] {activity:ID}:outbox    zset  user id, scored by the time (ms) from which the relay may pick the note up
 -- ARGV[1] user id                 text
@@ -11,9 +11,11 @@
 --   {"released", receipt, 1}
 --   {"already-cancelled", receipt, queued}   queued 1: MySQL may not know it yet; 0: it does
 --   {"not-signed-up"}  {"activity-not-found"}
+--   {"archived"}   the sign-ups are in MySQL only
 --
 -- Example: KEYS {activity:42} …, ARGV alice 60000  ->  {"released", "2 1796040060456 57 1796040000123", 1}
--- A place can be given back at any time: also while the activity is paused, and after it has closed.
+-- A place can be given back at any time: also while the activity is paused, and after it has closed,
+-- until it is archived.
 
 local activity_key, signups_key, outbox_key = KEYS[1], KEYS[2], KEYS[3]
 local user_id = ARGV[1]
@@ -22,12 +24,15 @@ local grace_ms = tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local activity = redis.call('HMGET', activity_key, 'capacity', 'taken')
+local activity = redis.call('HMGET', activity_key, 'capacity', 'taken', 'archived_at_ms')
 local receipt = redis.call('HGET', signups_key, user_id)
 local queued = redis.call('ZSCORE', outbox_key, user_id) and 1 or 0
 
 if not activity[1] then
   return { 'activity-not-found' }
+end
+if activity[3] then
+  return { 'archived' }
 end
 if not receipt then
   return { 'not-signed-up' }

@@ -1,7 +1,7 @@
 #!lua
 -- reserve: take one place for one user, and note in the same step that MySQL does not know it yet.
 --
--- KEYS[1] {activity:ID}           hash  capacity, taken, sequence, state, opens_at_ms, closes_at_ms
+-- KEYS[1] {activity:ID}           hash  capacity, taken, sequence, state, opens_at_ms, closes_at_ms, archived_at_ms
 -- KEYS[2] {activity:ID}:signups   hash  user id -> receipt: "status version sequence [signed_up_at_ms]"; status 1 is
 --                                       signed up, 2 cancelled; the last is left out where it equals the version
 -- KEYS[3] {activity:ID}:outbox    zset  user id, scored by the time (ms) from which the relay may pick the note up
@@ -23,8 +23,10 @@ local grace_ms = tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local activity =
-  redis.call('HMGET', activity_key, 'capacity', 'taken', 'sequence', 'state', 'opens_at_ms', 'closes_at_ms')
+local activity = redis.call(
+  'HMGET', activity_key,
+  'capacity', 'taken', 'sequence', 'state', 'opens_at_ms', 'closes_at_ms', 'archived_at_ms'
+)
 local receipt = redis.call('HGET', signups_key, user_id)
 local queued = redis.call('ZSCORE', outbox_key, user_id) and 1 or 0
 
@@ -45,9 +47,12 @@ if receipt then
 end
 
 local capacity, taken, sequence = tonumber(activity[1]), tonumber(activity[2]), tonumber(activity[3])
-local state, opens_at_ms, closes_at_ms = activity[4], activity[5], activity[6]
+local state, opens_at_ms, closes_at_ms, archived_at_ms = activity[4], activity[5], activity[6], activity[7]
 if not (grace_ms and capacity and taken and sequence) then
   return redis.error_reply('ERR malformed activity')
+end
+if archived_at_ms then
+  return { 'closed' }
 end
 if state ~= 'open' then
   return { 'paused' }

@@ -206,7 +206,7 @@ async fn an_activity_that_redis_lost_does_not_come_back_with_fresh_places() {
     let _: () = command.query_async(&mut world.redis.clone()).await.unwrap();
     let before = world.redis_dump(id).await;
     for capacity in [5, 10, 20] {
-        unavailable(&resize(&activities, id, capacity).await);
+        lost(&resize(&activities, id, capacity).await);
     }
     assert_eq!(world.redis_dump(id).await, before);
 }
@@ -220,7 +220,7 @@ async fn no_activity_comes_back_with_fresh_places_when_redis_lost_everything() {
     sign_up(&world, id, 0..3).await;
     let _: () = redis::cmd("FLUSHALL").query_async(&mut world.redis.clone()).await.unwrap();
     for capacity in [5, 10, 20] {
-        unavailable(&resize(&activities, id, capacity).await);
+        lost(&resize(&activities, id, capacity).await);
     }
     assert_eq!(world.redis_dump(id).await, [None, None, None]);
     redis.stop().await.unwrap();
@@ -251,6 +251,11 @@ async fn resize(app: &activities::App, id: ActivityId, capacity: u64) -> Reply {
 
 fn unavailable(reply: &Reply) {
     assert_eq!((reply.status, reply.code(), reply.header("retry-after")), (503, "unavailable", Some("1")), "{reply:?}");
+}
+
+/// Redis lost the activity, and it will be rebuilt.
+fn lost(reply: &Reply) {
+    assert_eq!((reply.status, reply.code(), reply.header("retry-after")), (503, "unavailable", Some("5")), "{reply:?}");
 }
 
 async fn through_a_proxy(world: &mut World, setting: &str) -> Proxy {
@@ -287,7 +292,7 @@ async fn an_activity_created_after_redis_lost_everything_does_not_bring_the_othe
     let _: () = redis::cmd("FLUSHALL").query_async(&mut world.redis.clone()).await.unwrap();
     world.open_activity(10).await;
     assert_eq!(call(&world.signup(), "POST", id, "late").await.status, 503, "lost, not unknown");
-    unavailable(&resize(&activities, id, 10).await);
+    lost(&resize(&activities, id, 10).await);
     assert_eq!(world.redis_dump(id).await, [None, None, None]);
     redis.stop().await.unwrap();
     dir.finish(true).unwrap();

@@ -15,6 +15,7 @@ mod provision;
 mod provision_cloudformation;
 mod publishing;
 mod publishing_outages;
+mod reconcile_relay;
 mod scripts;
 mod settings;
 mod signup_api;

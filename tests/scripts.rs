@@ -19,7 +19,8 @@ fn ms_from_now(ms: i64) -> Option<Timestamp> {
 
 async fn loaded(world: &World, activity: &Activity) -> ActivityId {
     let id = random_activity_id();
-    assert_eq!(world.reservations().load(id, activity, true).await.unwrap(), Load::Loaded { taken: 0 });
+    world.reservations().remember(&[id]).await.unwrap();
+    assert_eq!(world.reservations().launch(id, activity, 0, 0).await.unwrap(), Load::Loaded { taken: 0 });
     id
 }
 
@@ -65,7 +66,7 @@ async fn a_receipt_is_given_again_also_while_the_activity_is_paused_or_closed() 
         Activity { closes_at: ms_from_now(-1), ..activity(1) },
         Activity { opens_at: ms_from_now(60_000), ..activity(1) },
     ] {
-        world.reservations().load(id, &changed, false).await.unwrap();
+        world.reservations().load(id, &changed).await.unwrap();
         let again = world.reservations().reserve(id, &user("alice")).await.unwrap();
         assert_eq!(again, Reservation::AlreadySignedUp { signup: signup.clone(), queued: true });
     }
@@ -103,7 +104,7 @@ async fn an_unknown_activity_is_told_from_one_that_redis_lost() {
     assert!(lost(reservations.reserve(known, &user("a")).await.unwrap_err()));
     assert!(lost(reservations.release(known, &user("a")).await.unwrap_err()));
     assert!(lost(reservations.find(known, &user("a")).await.unwrap_err()));
-    assert!(lost(reservations.load(known, &activity(1), false).await.unwrap_err()), "came back with fresh places");
+    assert!(lost(reservations.load(known, &activity(1)).await.unwrap_err()), "came back with fresh places");
 }
 
 #[tokio::test]
@@ -202,16 +203,21 @@ async fn load_changes_what_the_organiser_set_and_never_the_sign_ups() {
     for name in ["ann", "bob"] {
         reserved(&world, id, name).await;
     }
-    assert_eq!(reservations.load(id, &activity(1), false).await.unwrap(), Load::CapacityBelowTaken { taken: 2 });
+    assert_eq!(reservations.load(id, &activity(1)).await.unwrap(), Load::CapacityBelowTaken { taken: 2 });
     let (opens_at, closes_at) = (ms_from_now(-60_000), ms_from_now(60_000));
     let changed = Activity { title: "Näher".into(), capacity: 2, opens_at, closes_at, state: ActivityState::Paused };
-    // Also one that MySQL takes for new: what Redis knows of the sign-ups stays.
-    for new in [false, true] {
-        assert_eq!(reservations.load(id, &changed, new).await.unwrap(), Load::Loaded { taken: 2 });
+    // Also by one who takes it for lost: what Redis knows of the sign-ups stays.
+    for takes_for_lost in [false, true] {
+        let loaded = if takes_for_lost {
+            reservations.launch(id, &changed, 0, 0).await.unwrap()
+        } else {
+            reservations.load(id, &changed).await.unwrap()
+        };
+        assert_eq!(loaded, Load::Loaded { taken: 2 });
         let occupancy = reservations.activity(id).await.unwrap().unwrap();
         assert_eq!((occupancy.activity, occupancy.taken, occupancy.remaining), (changed.clone(), 2, 0));
     }
-    reservations.load(id, &activity(3), false).await.unwrap();
+    reservations.load(id, &activity(3)).await.unwrap();
     let occupancy = reservations.activity(id).await.unwrap().unwrap();
     assert_eq!((occupancy.activity.opens_at, occupancy.activity.closes_at), (None, None));
     assert_eq!(reserved(&world, id, "cid").await.sequence, 3);

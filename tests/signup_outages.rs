@@ -83,7 +83,7 @@ async fn an_activity_that_redis_lost_is_503_not_404() {
     delete(&world, &keys.activity).await;
     let before = world.redis_dump(id).await;
     for user in ["alice", "bob"] {
-        unavailable_at_once(&signup, id, user).await;
+        lost_at_once(&signup, id, user).await;
     }
     assert_eq!(world.redis_dump(id).await, before);
     assert_eq!(world.drain_signups().await.len(), 1);
@@ -98,7 +98,7 @@ async fn a_redis_that_lost_everything_is_503_not_404() {
     assert_eq!(call(&signup, "POST", id, "alice").await.status, 202);
 
     let _: () = redis::cmd("FLUSHALL").query_async(&mut world.redis.clone()).await.unwrap();
-    unavailable_at_once(&signup, id, "alice").await;
+    lost_at_once(&signup, id, "alice").await;
     assert_eq!(world.redis_dump(id).await, [None, None, None], "an activity must not come back by itself");
     redis.stop().await.unwrap();
     dir.finish(true).unwrap();
@@ -170,11 +170,21 @@ async fn world_behind_a_proxy() -> (World, Proxy) {
 
 /// Every call about sign-ups is refused in time, and says when to try again.
 async fn unavailable_at_once(app: &signup::App, id: ActivityId, user: &str) {
+    refused_at_once(app, id, user, "1").await;
+}
+
+/// The same for an activity that waits to be rebuilt.
+async fn lost_at_once(app: &signup::App, id: ActivityId, user: &str) {
+    refused_at_once(app, id, user, "5").await;
+}
+
+async fn refused_at_once(app: &signup::App, id: ActivityId, user: &str, retry_after: &str) {
     for method in ["POST", "GET", "DELETE"] {
         let started = Instant::now();
         let reply = call(app, method, id, user).await;
         assert!(started.elapsed() < TIMEOUT + MARGIN, "{method} took {:?}", started.elapsed());
-        assert_unavailable(&reply);
+        assert_eq!((reply.status, reply.code()), (503, "unavailable"), "{reply:?}");
+        assert_eq!(reply.header("retry-after"), Some(retry_after), "{reply:?}");
     }
 }
 

@@ -5,8 +5,10 @@
 //! requests pass by without touching the broker.
 
 mod breaker;
+mod bulk;
 mod link;
 mod outgoing;
+mod replaying;
 mod topology;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,9 +20,11 @@ use crate::config::{BrokerConfig, Topology};
 use crate::domain::Signup;
 use crate::message::TraceParent;
 use breaker::{Breaker, Pass};
+pub use bulk::Depth;
 use link::Link;
 use outgoing::OutgoingMessage;
-pub use outgoing::PARKED_REASON_HEADER;
+pub use outgoing::{PARKED_REASON_HEADER, ParkedCopy, REPLAYS_HEADER};
+pub use replaying::Replayed;
 pub use topology::{DELIVERY_LIMIT, DeclareError, declare};
 
 /// The longest that opening a connection may take; it goes on behind the request that started it, while the process
@@ -62,6 +66,12 @@ pub enum PublishError {
         /// With this key.
         routing_key: String,
     },
+    /// The queue does not exist: run `provision`.
+    #[error("the broker has no queue {queue:?}; run provision")]
+    NoQueue {
+        /// Its name.
+        queue: String,
+    },
     /// The queue refused the message: it is full.
     #[error("the queue refused the message")]
     Nacked,
@@ -71,6 +81,16 @@ impl PublishError {
     /// Whether the broker itself is in trouble, as opposed to this one message.
     fn is_broker_failure(&self) -> bool {
         matches!(self, Self::Connection(_) | Self::ConnectTimedOut | Self::TimedOut(_))
+    }
+
+    /// The same for the next message, which was not tried.
+    fn again(&self) -> Self {
+        match self {
+            Self::Connection(error) => Self::Connection(error.clone()),
+            Self::ConnectTimedOut => Self::ConnectTimedOut,
+            Self::Blocked => Self::Blocked,
+            _ => Self::BreakerOpen,
+        }
     }
 }
 
@@ -126,8 +146,8 @@ impl Publisher {
 
     /// Publishes a message that can never succeed, as it came, to the parked queue, with the reason in a header, and
     /// waits for the confirm until `deadline`. No request waits behind it, so the breaker has no say.
-    pub async fn park(&self, body: &[u8], reason: &str, deadline: Instant) -> Result<(), PublishError> {
-        let message = OutgoingMessage::parked(&self.inner.topology, body, reason);
+    pub async fn park(&self, copy: &ParkedCopy<'_>, deadline: Instant) -> Result<(), PublishError> {
+        let message = OutgoingMessage::parked(&self.inner.topology, copy);
         let limit = PARK_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
         let parked = timeout(limit, self.send_and_reconnect_once(&message, CONNECT_TIMEOUT)).await;
         let outcome = parked.unwrap_or(Err(PublishError::TimedOut(limit)));

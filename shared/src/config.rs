@@ -119,6 +119,17 @@ pub struct RedisConfig {
     pub timeout: Duration,
     /// `OUTBOX_GRACE_SECS` (60): how long a sign-up may be on its way before the relay sends it again.
     pub outbox_grace: Duration,
+    /// `REDIS_WAIT_REPLICAS` (0) and `REDIS_WAIT_TIMEOUT_MS` (100): what a grant must reach before it counts as safe.
+    pub wait: Option<ReplicaWait>,
+}
+
+/// How many replicas must hold a write, and how long to wait for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaWait {
+    /// At least one.
+    pub replicas: u32,
+    /// Shorter than `REDIS_TIMEOUT_MS`.
+    pub timeout: Duration,
 }
 
 impl RedisConfig {
@@ -134,7 +145,23 @@ impl RedisConfig {
             return Err(ConfigError::Malformed { name, expected });
         }
         let timeout = env.millis("REDIS_TIMEOUT_MS", 1_000)?;
-        Ok(Self { url, timeout, outbox_grace: Duration::from_secs(grace_secs) })
+        let wait = Self::wait(env, timeout)?;
+        Ok(Self { url, timeout, outbox_grace: Duration::from_secs(grace_secs), wait })
+    }
+
+    fn wait(env: &Env<'_>, redis_timeout: Duration) -> Result<Option<ReplicaWait>, ConfigError> {
+        let (name, expected) = ("REDIS_WAIT_REPLICAS", "a number of replicas, from 0 to 10");
+        let replicas = env.parse_or(name, expected, 0)?;
+        if replicas > 10 {
+            return Err(ConfigError::Malformed { name, expected });
+        }
+        let name = "REDIS_WAIT_TIMEOUT_MS";
+        let timeout = env.millis(name, 100)?;
+        if replicas > 0 && timeout >= redis_timeout {
+            let expected = "a time in milliseconds, shorter than REDIS_TIMEOUT_MS";
+            return Err(ConfigError::Malformed { name, expected });
+        }
+        Ok((replicas > 0).then_some(ReplicaWait { replicas, timeout }))
     }
 }
 
@@ -216,6 +243,26 @@ impl BrokerConfig {
             has_scheme(url, ["amqp", "amqps"]) && url.parse::<lapin::uri::AMQPUri>().is_ok()
         })?;
         Ok(Self { url, topology: Topology::from_env(env)?, publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)? })
+    }
+}
+
+/// How long things are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct ReconcileConfig {
+    /// `ARCHIVE_AFTER_DAYS` (7): how long after its close an activity stays in Redis.
+    pub archive_after: Duration,
+}
+
+impl ReconcileConfig {
+    /// Reads the settings.
+    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
+        let name = "ARCHIVE_AFTER_DAYS";
+        let expected = "a number of days, from 1 to 3650";
+        let days: u64 = env.parse_or(name, expected, 7)?;
+        if !(1..=3_650).contains(&days) {
+            return Err(ConfigError::Malformed { name, expected });
+        }
+        Ok(Self { archive_after: Duration::from_hours(24 * days) })
     }
 }
 

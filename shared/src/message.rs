@@ -1,5 +1,7 @@
 //! The body of a message on the broker: a [`Signup`], the fact that one reservation established.
 
+use serde::{Deserialize, Serialize};
+
 use crate::domain::{ActivityId, InvalidActivityId, InvalidUserId, Signup, SignupStatus, Timestamp, UserId, Version};
 
 /// The `type` property of a message with this body.
@@ -12,6 +14,47 @@ pub const CONTENT_TYPE: &str = "application/json";
 pub fn to_json(signup: &Signup) -> Vec<u8> {
     // Cannot fail: the type holds only numbers and text. An empty body would be parked by the consumer, not lost.
     serde_json::to_vec(signup).unwrap_or_default()
+}
+
+/// The `type` property of a [`Barrier`].
+pub const BARRIER_TYPE: &str = "barrier.v1";
+
+/// A message that says only that it came out of the queue, and so did all that was published before it. Body:
+/// `{"barrier":1796040000123}`, a number that rises from one barrier to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Barrier(u64);
+
+impl Barrier {
+    /// The barrier with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct BarrierBody {
+    barrier: Barrier,
+}
+
+/// Writes the body of a barrier.
+pub fn barrier_to_json(barrier: Barrier) -> Vec<u8> {
+    // Cannot fail: the type holds one number.
+    serde_json::to_vec(&BarrierBody { barrier }).unwrap_or_default()
+}
+
+/// Reads a body, if it is a barrier's.
+pub fn parse_barrier(body: &[u8]) -> Option<Barrier> {
+    let body = body.trim_ascii();
+    body.starts_with(br#"{"barrier""#)
+        .then(|| serde_json::from_slice::<BarrierBody>(body).ok())
+        .flatten()
+        .map(|body| body.barrier)
 }
 
 /// The body is no sign-up, and never will be: the message can only be parked.
@@ -108,6 +151,16 @@ mod tests {
         let signup = parse(BODY.as_bytes()).unwrap();
         assert_eq!(signup.version.get(), 1_796_040_000_123);
         assert_eq!(String::from_utf8(to_json(&signup)).unwrap(), BODY);
+    }
+
+    #[test]
+    fn a_barrier_reads_back_as_it_was_written_and_a_sign_up_is_none() {
+        let body = barrier_to_json(Barrier::new(1_796_040_000_123));
+        assert_eq!(body, br#"{"barrier":1796040000123}"#);
+        assert_eq!(parse_barrier(&body), Some(Barrier::new(1_796_040_000_123)));
+        for other in [BODY, r#"{"barrier":"x"}"#, r#"{"barrier":-1}"#, "", "1:2:3"] {
+            assert_eq!(parse_barrier(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

@@ -8,16 +8,24 @@
 
 mod activities;
 mod connection;
+mod mending;
+mod rebuilding;
 mod receipt;
+mod relaying;
 mod replies;
+mod scripts;
 
 use redis::{Script, ScriptInvocation};
 
 use crate::config::RedisConfig;
 use crate::domain::{Activity, ActivityId, Signup, Timestamp, UserId, Version};
-use connection::Connection;
+use connection::{Connection, TooFewReplicas};
+pub use mending::{Archive, RECEIPTS_PAGE, Restored, Seen, Standing};
+pub use rebuilding::{NOTICE_CHUNK, Noticed, REBUILD_KEY};
 pub use receipt::{MalformedReceipt, StoredReceipt};
+pub use relaying::{CLAIM_CHUNK, Claimed};
 use replies::Reply;
+use scripts::Scripts;
 
 /// The set of the ids of all activities that have been loaded. It tells an unknown activity from a Redis that lost
 /// its memory.
@@ -81,6 +89,8 @@ pub enum Release {
     AlreadyCancelled(Signup),
     /// The user never held one.
     NotSignedUp,
+    /// The activity ended long ago; MySQL alone knows its sign-ups.
+    Archived,
     /// No activity has this id.
     ActivityNotFound,
 }
@@ -97,6 +107,8 @@ pub enum Lookup {
     },
     /// Nothing, and never did.
     NotSignedUp,
+    /// The activity ended long ago; MySQL alone knows its sign-ups.
+    Archived,
     /// No activity has this id.
     ActivityNotFound,
 }
@@ -114,6 +126,8 @@ pub enum Load {
         /// Places granted and not given back.
         taken: u64,
     },
+    /// Refused: the activity ended long ago, and its sign-ups are no longer in Redis.
+    Archived,
 }
 
 /// Redis gave no usable answer.
@@ -128,6 +142,16 @@ pub enum ReservationsError {
     /// The activity was loaded once and is gone, or nothing ever was: Redis lost its memory.
     #[error("activity {0} is not in redis, though it may exist: it has to be loaded from mysql")]
     NotLoaded(ActivityId),
+    /// It was done, but fewer replicas hold it than `REDIS_WAIT_REPLICAS`: a failover now would lose it.
+    #[error("{holding} of {wanted} replicas hold the change")]
+    TooFewReplicas {
+        /// The fact that was established; none for a change of an activity.
+        signup: Option<Box<Signup>>,
+        /// So many hold it.
+        holding: u32,
+        /// So many should.
+        wanted: u32,
+    },
     /// A key holds what Onrush did not write. Nothing was changed.
     #[error("redis holds data of another form at activity {id}: {detail}")]
     Malformed {
@@ -146,27 +170,12 @@ pub struct Reservations {
     grace_ms: u64,
 }
 
-struct Scripts {
-    reserve: Script,
-    release: Script,
-    find: Script,
-    settle: Script,
-    load: Script,
-}
-
 impl Reservations {
     /// Prepares the client. It connects when first used, or by [`Reservations::warm_up`], so a function starts also
     /// while Redis is down. Needs a Tokio runtime.
     pub fn new(config: &RedisConfig) -> Result<Self, ReservationsError> {
-        let scripts = Scripts {
-            reserve: Script::new(include_str!("../../lua/reserve.lua")),
-            release: Script::new(include_str!("../../lua/release.lua")),
-            find: Script::new(include_str!("../../lua/find.lua")),
-            settle: Script::new(include_str!("../../lua/settle.lua")),
-            load: Script::new(include_str!("../../lua/load.lua")),
-        };
         let grace_ms = u64::try_from(config.outbox_grace.as_millis()).unwrap_or(u64::MAX);
-        Ok(Self { connection: Connection::new(config)?, scripts: scripts.into(), grace_ms })
+        Ok(Self { connection: Connection::new(config)?, scripts: Scripts::new().into(), grace_ms })
     }
 
     /// Opens the connection ahead of the first request.
@@ -177,9 +186,9 @@ impl Reservations {
     /// Takes one place for the user (`reserve.lua`): one round trip.
     pub async fn reserve(&self, id: ActivityId, user_id: &UserId) -> Result<Reservation, ReservationsError> {
         let mut call = user_call(&self.scripts.reserve, id, user_id);
-        let reply = self.run(id, call.arg(self.grace_ms)).await?;
+        let (reply, too_few) = self.run_replicated(id, call.arg(self.grace_ms)).await?;
         match reply.outcome() {
-            "reserved" => Ok(Reservation::Reserved(reply.signup(id, user_id)?.0)),
+            "reserved" => held(reply.signup(id, user_id)?.0, too_few).map(Reservation::Reserved),
             "already-signed-up" => {
                 let (signup, queued) = reply.signup(id, user_id)?;
                 Ok(Reservation::AlreadySignedUp { signup, queued })
@@ -196,11 +205,12 @@ impl Reservations {
     /// Gives the user's place back (`release.lua`): one round trip.
     pub async fn release(&self, id: ActivityId, user_id: &UserId) -> Result<Release, ReservationsError> {
         let mut call = user_call(&self.scripts.release, id, user_id);
-        let reply = self.run(id, call.arg(self.grace_ms)).await?;
+        let (reply, too_few) = self.run_replicated(id, call.arg(self.grace_ms)).await?;
         match reply.outcome() {
-            "released" => Ok(Release::Released(reply.signup(id, user_id)?.0)),
+            "released" => held(reply.signup(id, user_id)?.0, too_few).map(Release::Released),
             "already-cancelled" => Ok(Release::AlreadyCancelled(reply.signup(id, user_id)?.0)),
             "not-signed-up" => Ok(Release::NotSignedUp),
+            "archived" => Ok(Release::Archived),
             "activity-not-found" => self.confirm_unknown(id).await.map(|()| Release::ActivityNotFound),
             _ => Err(reply.unknown(id)),
         }
@@ -215,6 +225,7 @@ impl Reservations {
                 Ok(Lookup::Found { signup, queued })
             }
             "not-signed-up" => Ok(Lookup::NotSignedUp),
+            "archived" => Ok(Lookup::Archived),
             "activity-not-found" => self.confirm_unknown(id).await.map(|()| Lookup::ActivityNotFound),
             _ => Err(reply.unknown(id)),
         }
@@ -246,9 +257,13 @@ impl Reservations {
         Ok(settled)
     }
 
-    /// Changes what the organiser of an activity set (`load.lua`), or creates the activity where it is `new`: one that
-    /// Redis lost must not come back with fresh places. Its id joins the known ones.
-    pub async fn load(&self, id: ActivityId, activity: &Activity, new: bool) -> Result<Load, ReservationsError> {
+    /// Changes what the organiser of an activity set (`load.lua`). An activity that is not there is not created: Redis
+    /// may have lost it, and it must not come back with fresh places; see [`Reservations::launch`].
+    pub async fn load(&self, id: ActivityId, activity: &Activity) -> Result<Load, ReservationsError> {
+        self.loaded(id, &self.load_call(id, activity, "change")).await
+    }
+
+    fn load_call(&self, id: ActivityId, activity: &Activity, verb: &str) -> ScriptInvocation<'_> {
         let ms_or_empty = |at: Option<Timestamp>| at.map_or_else(String::new, |at| at.as_ms().to_string());
         let mut call = self.scripts.load.prepare_invoke();
         call.key(ActivityKeys::of(id).activity)
@@ -257,14 +272,21 @@ impl Reservations {
             .arg(ms_or_empty(activity.opens_at))
             .arg(ms_or_empty(activity.closes_at))
             .arg(&activity.title)
-            .arg(if new { "create" } else { "change" });
-        let reply = self.run(id, &call).await?;
+            .arg(verb);
+        call
+    }
+
+    async fn loaded(&self, id: ActivityId, call: &ScriptInvocation<'_>) -> Result<Load, ReservationsError> {
+        let (reply, too_few) = self.run_replicated(id, call).await?;
         match reply.outcome() {
             "loaded" => {
-                self.remember(&[id]).await?;
+                if let Some(TooFewReplicas { holding, wanted }) = too_few {
+                    return Err(ReservationsError::TooFewReplicas { signup: None, holding, wanted });
+                }
                 Ok(Load::Loaded { taken: reply.count(id)? })
             }
             "capacity-below-taken" => Ok(Load::CapacityBelowTaken { taken: reply.count(id)? }),
+            "archived" => Ok(Load::Archived),
             "activity-not-found" => Err(ReservationsError::NotLoaded(id)),
             _ => Err(reply.unknown(id)),
         }
@@ -274,6 +296,18 @@ impl Reservations {
     pub async fn remembers_nothing(&self) -> Result<bool, ReservationsError> {
         let known: bool = self.connection.query(redis::cmd("EXISTS").arg(ACTIVITIES_KEY)).await?;
         Ok(!known)
+    }
+
+    /// Whether Redis knows all of these activities.
+    pub async fn remembers(&self, ids: &[ActivityId]) -> Result<bool, ReservationsError> {
+        for chunk in ids.chunks(NOTICE_CHUNK) {
+            let ids: Vec<u64> = chunk.iter().map(|id| id.get()).collect();
+            let known: Vec<bool> = self.connection.query(redis::cmd("SMISMEMBER").arg(ACTIVITIES_KEY).arg(ids)).await?;
+            if known.contains(&false) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Adds ids to the known ones: an activity among them that is not in Redis was lost.
@@ -287,12 +321,31 @@ impl Reservations {
         Reply::new(id, value)
     }
 
+    async fn run_replicated(
+        &self,
+        id: ActivityId,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<(Reply, Option<TooFewReplicas>), ReservationsError> {
+        let (value, too_few) = self.connection.invoke_replicated(call).await.map_err(|error| error.at(id))?;
+        Ok((Reply::new(id, value)?, too_few))
+    }
+
     /// An activity that is not in Redis is unknown only if Redis remembers others and never loaded this one.
     async fn confirm_unknown(&self, id: ActivityId) -> Result<(), ReservationsError> {
         let mut known = redis::pipe();
         known.sismember(ACTIVITIES_KEY, id.get()).scard(ACTIVITIES_KEY);
         let (is_known, known_count): (bool, u64) = self.connection.query_pipeline(&known).await?;
         if is_known || known_count == 0 { Err(ReservationsError::NotLoaded(id)) } else { Ok(()) }
+    }
+}
+
+/// A fact that was just established, unless too few replicas hold it.
+fn held(signup: Signup, too_few: Option<TooFewReplicas>) -> Result<Signup, ReservationsError> {
+    match too_few {
+        None => Ok(signup),
+        Some(TooFewReplicas { holding, wanted }) => {
+            Err(ReservationsError::TooFewReplicas { signup: Some(Box::new(signup)), holding, wanted })
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 mod activities;
 mod admission;
 mod error;
+mod signups;
 mod statements;
 mod upsert;
 
@@ -17,12 +18,16 @@ use tokio::time::timeout;
 
 pub use activities::{ActivityLock, Put, StoredActivity};
 pub use error::StoreError;
+pub use signups::ROWS_PAGE;
 pub use upsert::Upserted;
 
 use crate::config::MysqlConfig;
 
 /// The most rows that one call of [`Store::upsert`] takes: one statement, one transaction.
 pub const UPSERT_CHUNK: usize = 1_000;
+
+/// The longest that one question or change may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +48,8 @@ const SESSION_SETUP: [&str; 4] = [
 #[derive(Clone)]
 pub struct Store {
     pool: Pool,
+    /// For locks alone: one who holds a lock, or waits for one, must not keep the connections from those who work.
+    locks: Pool,
 }
 
 impl Store {
@@ -58,7 +65,7 @@ impl Store {
             .prefer_socket(false)
             .tcp_nodelay(true)
             .setup(SESSION_SETUP.to_vec());
-        Ok(Self { pool: Pool::new(opts) })
+        Ok(Self { pool: Pool::new(opts.clone()), locks: Pool::new(opts) })
     }
 
     /// Opens the connection ahead of the first request.
@@ -67,10 +74,14 @@ impl Store {
     }
 
     async fn connection(&self) -> Result<Conn, StoreError> {
-        match timeout(CONNECT_TIMEOUT, self.pool.get_conn()).await {
-            Ok(connected) => connected.map_err(StoreError::from),
-            Err(_) => Err(StoreError::TimedOut),
-        }
+        connection_from(&self.pool).await
+    }
+}
+
+async fn connection_from(pool: &Pool) -> Result<Conn, StoreError> {
+    match timeout(CONNECT_TIMEOUT, pool.get_conn()).await {
+        Ok(connected) => connected.map_err(StoreError::from),
+        Err(_) => Err(StoreError::TimedOut),
     }
 }
 

@@ -17,4 +17,4 @@ pub use facts::{fact_of, users};
 pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
 pub use proxy::Proxy;
-pub use world::{Settings, World, eventually, invocation, random_activity_id};
+pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use lambda_runtime::{Context, LambdaEvent};
+use local::servers::{Redis, RunDir};
 use mysql_async::prelude::Queryable;
 use mysql_async::{OptsBuilder, Pool};
 use redis::AsyncCommands;
@@ -19,6 +20,21 @@ use crate::{Reply, ask, event_for};
 
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
+
+/// What a corner of its own stands on.
+pub struct Apart {
+    /// Its Redis.
+    pub redis: Redis,
+    dir: RunDir,
+}
+
+impl Apart {
+    /// Stops the server and removes its data.
+    pub async fn stop(mut self) {
+        self.redis.stop().await.unwrap();
+        self.dir.finish(true).unwrap();
+    }
+}
 
 /// The servers, the functions, and names that no other test uses.
 pub struct World {
@@ -41,6 +57,17 @@ impl World {
         let world = Self::unprovisioned(settings).await;
         provision::provision(&world.provision()).await.unwrap();
         world
+    }
+
+    /// A corner with a Redis and a database of its own, for a test that runs `reconcile` over everything there is. Hand
+    /// both back to [`Apart::stop`] at the end.
+    pub async fn apart(own: &[(&str, &str)]) -> (Self, Apart) {
+        let dir = RunDir::create("test").unwrap();
+        let redis = Redis::start(dir.path()).await.unwrap();
+        let database = crate::empty_database().await;
+        let mut settings = vec![("REDIS_URL", redis.url()), ("MYSQL_URL", database.as_str())];
+        settings.extend(own);
+        (Self::with(&settings).await, Apart { redis, dir })
     }
 
     /// A corner without queues and, perhaps, tables.
@@ -93,6 +120,11 @@ impl World {
     /// A fresh `provision` function.
     pub fn provision(&self) -> provision::App {
         self.build(provision::App::from_env)
+    }
+
+    /// A fresh `reconcile` function.
+    pub fn reconcile(&self) -> reconcile::App {
+        self.build(reconcile::App::from_env)
     }
 
     /// The reservations, as the functions use them.
@@ -186,6 +218,24 @@ impl World {
         event: Value,
     ) -> Result<consumer::Report, consumer::ConsumerError> {
         consumer::handle(app, invocation(event, Duration::from_secs(30))).await
+    }
+}
+
+impl World {
+    /// Invokes `reconcile` once; the report as a caller sees it. For all activities only in a corner of its own
+    /// ([`World::apart`]): others have tests in them.
+    pub async fn reconciled(&self, request: Value) -> Value {
+        let report = reconcile::handle(&self.reconcile(), invocation(request, Duration::from_secs(60))).await.unwrap();
+        serde_json::to_value(report).unwrap()
+    }
+
+    /// Hands everything in the queue to the consumer, as the event source would.
+    pub async fn pump(&self) -> Option<consumer::Report> {
+        let bodies: Vec<_> = self.drain_signups().await.into_iter().map(|message| message.body).collect();
+        if bodies.is_empty() {
+            return None;
+        }
+        Some(self.consume(&self.consumer(), crate::mq_event(bodies)).await.unwrap())
     }
 }
 

@@ -1,14 +1,19 @@
 //! One change of an activity, in MySQL and in Redis.
 
+use std::time::Duration;
+
+use shared::comparison::{self, Mode};
 use shared::domain::{Activity, ActivityId};
 use shared::http::Problem;
 use shared::reservations::Load;
 use shared::store::{ActivityLock, Put};
+use tokio::time::Instant;
 
 use crate::App;
 
-/// How many activities are read at once.
-const RECALL_PAGE: u32 = 1_000;
+/// The longest that putting an activity's rows into Redis may take; the gateway waits for 30 s. What takes longer goes
+/// on when the same change is sent again.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
 
 /// What came of a change.
 pub(crate) struct Changed {
@@ -36,50 +41,40 @@ async fn change_alone(
     activity: &Activity,
 ) -> Result<Changed, Problem> {
     let before = lock.current().await?;
+    if before.as_ref().is_some_and(|before| before.archived) {
+        return Err(Problem::archived(id));
+    }
     let created = before.is_none();
-    let new_to_redis = before.as_ref().is_none_or(|before| !before.loaded);
+    let is_loaded = before.as_ref().is_some_and(|before| before.loaded);
+    // A change that ended half-way may have left it in Redis without a word in MySQL.
+    let is_in_redis = is_loaded || (!created && app.reservations.standing(id).await?.capacity.is_some());
     let taken = match before {
-        Some(before) if activity.capacity < before.activity.capacity => {
-            lower(app, lock, id, activity, new_to_redis).await?
-        }
-        _ => raise(app, lock, id, activity, new_to_redis).await?,
+        _ if !is_in_redis => launch(app, lock, id, activity).await?,
+        Some(before) if activity.capacity < before.activity.capacity => lower(app, lock, id, activity).await?,
+        _ => raise(app, lock, id, activity).await?,
     };
-    if new_to_redis {
+    if !is_loaded {
         lock.mark_loaded().await?;
     }
     Ok(Changed { created, taken })
 }
 
-/// A Redis that lost its memory is told which activities it had, before it learns of a new one: otherwise it would take
-/// the lost ones for unknown.
-async fn recall(app: &App) -> Result<(), Problem> {
-    if !app.reservations.remembers_nothing().await? {
-        return Ok(());
+/// The first time in Redis. Rows may have come before their activity, from producers that know it already; they are
+/// put into Redis before anybody can sign up.
+async fn launch(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
+    if let Put::CapacityBelowActive { active } = lock.put(activity).await? {
+        return Err(Problem::capacity_below_taken(id, active.into()));
     }
-    let mut lost = Vec::new();
-    let mut after = None;
-    loop {
-        let page = app.store.activities(after, RECALL_PAGE).await?;
-        lost.extend(page.iter().filter(|stored| stored.loaded).map(|stored| stored.id));
-        let Some(last) = page.last() else { break };
-        after = Some(last.id);
-    }
-    // All at once: with some of them remembered, the others would be taken for unknown.
-    if !lost.is_empty() {
-        app.reservations.remember(&lost).await?;
-    }
-    Ok(())
+    comparison::recall(&app.store, &app.reservations).await?;
+    app.reservations.remember(&[id]).await?;
+    let deadline = Instant::now() + LAUNCH_LIMIT;
+    let found = comparison::compare(&app.store, &app.reservations, id, Mode::Mend, deadline).await?;
+    Ok(comparison::launch(&app.reservations, lock, &found).await?)
 }
 
 /// Redis first: from now on it grants fewer places. MySQL may hold active rows whose cancellation is still on its way.
-async fn lower(
-    app: &App,
-    lock: &mut ActivityLock,
-    id: ActivityId,
-    activity: &Activity,
-    new: bool,
-) -> Result<u64, Problem> {
-    let taken = load(app, id, activity, new).await?;
+async fn lower(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
+    let taken = load(app, id, activity).await?;
     match lock.put(activity).await? {
         Put::Written => Ok(taken),
         Put::CapacityBelowActive { .. } => Err(Problem::behind()),
@@ -87,23 +82,21 @@ async fn lower(
 }
 
 /// MySQL first: it has room for whatever Redis grants from now on.
-async fn raise(
-    app: &App,
-    lock: &mut ActivityLock,
-    id: ActivityId,
-    activity: &Activity,
-    new: bool,
-) -> Result<u64, Problem> {
+async fn raise(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
     match lock.put(activity).await? {
-        Put::Written => load(app, id, activity, new).await,
+        Put::Written => load(app, id, activity).await,
         Put::CapacityBelowActive { active } => Err(Problem::capacity_below_taken(id, active.into())),
     }
 }
 
-async fn load(app: &App, id: ActivityId, activity: &Activity, new: bool) -> Result<u64, Problem> {
-    recall(app).await?;
-    match app.reservations.load(id, activity, new).await? {
-        Load::Loaded { taken } => Ok(taken),
+async fn load(app: &App, id: ActivityId, activity: &Activity) -> Result<u64, Problem> {
+    comparison::recall(&app.store, &app.reservations).await?;
+    match app.reservations.load(id, activity).await? {
+        Load::Loaded { taken } => {
+            app.reservations.remember(&[id]).await?;
+            Ok(taken)
+        }
+        Load::Archived => Err(Problem::archived(id)),
         Load::CapacityBelowTaken { taken } => Err(Problem::capacity_below_taken(id, taken)),
     }
 }

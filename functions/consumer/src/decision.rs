@@ -1,17 +1,20 @@
 //! Decides, without I/O, what becomes of each message of a batch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use shared::broker::ParkedCopy;
 use shared::domain::{ActivityId, Signup, SignupStatus, Timestamp, UserId};
-use shared::message;
+use shared::message::{self, Barrier};
 
-use crate::event::Delivery;
+use crate::event::{Content, Delivery, Envelope};
 
 /// What becomes of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Write the fact.
-    Upsert(Signup),
+    Upsert(Signup, Envelope),
+    /// Say that it came, once all before it is done.
+    Pass(Barrier),
     /// It can never succeed: put it aside for an operator.
     Park(Parked),
 }
@@ -23,6 +26,23 @@ pub struct Parked {
     pub body: Vec<u8>,
     /// Why it can never succeed.
     pub reason: String,
+    /// What came with it.
+    pub envelope: Envelope,
+}
+
+impl Parked {
+    /// The copy that goes to the parked queue.
+    pub fn copy(&self) -> ParkedCopy<'_> {
+        let Self { body, reason, envelope: Envelope { message_type, message_id, traceparent, replays } } = self;
+        ParkedCopy {
+            body,
+            reason,
+            message_type: message_type.as_deref(),
+            message_id: message_id.as_deref(),
+            traceparent: traceparent.as_deref(),
+            replays: *replays,
+        }
+    }
 }
 
 /// How far a version may lie ahead of this machine's clock. One from further ahead would outrank every later fact.
@@ -30,18 +50,19 @@ const MAX_AHEAD_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// What becomes of this message, which came at `now`.
 pub fn decide(delivery: Delivery, now: Timestamp) -> Decision {
-    match delivery {
-        Delivery::Body(body) => match message::parse(&body) {
-            Ok(signup) if signup.version.get() > now.as_ms() + MAX_AHEAD_MS => {
-                Decision::Park(Parked { body, reason: "the version lies more than a day ahead".to_owned() })
+    let Delivery { content, envelope } = delivery;
+    let (body, reason) = match content {
+        Content::Body(body) => match (message::parse_barrier(&body), message::parse(&body)) {
+            (Some(barrier), _) => return Decision::Pass(barrier),
+            (None, Ok(signup)) if signup.version.get() <= now.as_ms() + MAX_AHEAD_MS => {
+                return Decision::Upsert(signup, envelope);
             }
-            Ok(signup) => Decision::Upsert(signup),
-            Err(error) => Decision::Park(Parked { body, reason: error.to_string() }),
+            (None, Ok(_)) => (body, "the version lies more than a day ahead".to_owned()),
+            (None, Err(error)) => (body, error.to_string()),
         },
-        Delivery::Unreadable(body) => {
-            Decision::Park(Parked { body, reason: "the event holds no base64 body".to_owned() })
-        }
-    }
+        Content::Unreadable(body) => (body, "the event holds no base64 body".to_owned()),
+    };
+    Decision::Park(Parked { body, reason, envelope })
 }
 
 /// What a batch comes down to: one fact for each activity and user, the one with the highest version.
@@ -53,17 +74,24 @@ pub struct Batch {
     pub signups: Vec<Signup>,
     /// Messages for an operator.
     pub parked: Vec<Parked>,
+    /// The latest barrier.
+    pub barrier: Option<Barrier>,
+    /// How often facts were replayed by an operator, of those that were.
+    pub replays: HashMap<(ActivityId, UserId), u32>,
 }
 
 impl Batch {
     /// Sorts out the messages, which came at `now`.
     pub fn of(deliveries: Vec<Delivery>, now: Timestamp) -> Self {
         let mut newest: BTreeMap<(ActivityId, UserId), Signup> = BTreeMap::new();
-        let mut parked = Vec::new();
+        let (mut parked, mut barrier, mut replays) = (Vec::new(), None, HashMap::new());
         for delivery in deliveries {
             match decide(delivery, now) {
-                Decision::Upsert(signup) => {
+                Decision::Upsert(signup, envelope) => {
                     let key = (signup.activity_id, signup.user_id.clone());
+                    if envelope.replays > 0 {
+                        replays.insert(key.clone(), envelope.replays);
+                    }
                     match newest.get(&key) {
                         Some(known) if known.version >= signup.version => {}
                         _ => {
@@ -71,11 +99,12 @@ impl Batch {
                         }
                     }
                 }
+                Decision::Pass(passed) => barrier = barrier.max(Some(passed)),
                 Decision::Park(message) => parked.push(message),
             }
         }
         let (cancellations, signups) = newest.into_values().partition(|fact| fact.status == SignupStatus::Cancelled);
-        Self { cancellations, signups, parked }
+        Self { cancellations, signups, parked, barrier, replays }
     }
 }
 
@@ -83,12 +112,16 @@ impl Batch {
 mod tests {
     use super::*;
 
+    fn delivery(body: &[u8]) -> Delivery {
+        Delivery { content: Content::Body(body.to_vec()), envelope: Envelope::default() }
+    }
+
     fn body(user: &str, version: u64, status: &str) -> Delivery {
         let fact = serde_json::json!({
             "activityId": "42", "userId": user, "version": version, "sequence": 1, "status": status,
             "signedUpAt": "2026-11-30T12:00:00.123Z"
         });
-        Delivery::Body(fact.to_string().into_bytes())
+        delivery(fact.to_string().as_bytes())
     }
 
     fn summary(facts: &[Signup]) -> Vec<(&str, u64)> {
@@ -118,9 +151,10 @@ mod tests {
     #[test]
     fn a_message_that_can_never_succeed_is_parked_as_it_came_and_the_others_go_on() {
         let poison = [&b"{"[..], b"", b"\xff", b"{\"activityId\":42}", b"1:2"];
-        let mut deliveries: Vec<_> = poison.iter().map(|body| Delivery::Body(body.to_vec())).collect();
+        let mut deliveries: Vec<_> = poison.iter().map(|body| delivery(body)).collect();
         deliveries.push(body("ann", 3, "signed-up"));
-        deliveries.push(Delivery::Unreadable(b"no base64".to_vec()));
+        deliveries
+            .push(Delivery { content: Content::Unreadable(b"no base64".to_vec()), envelope: Envelope::default() });
         let batch = Batch::of(deliveries, Timestamp::now());
         assert_eq!(summary(&batch.signups), [("ann", 3)]);
         let parked: Vec<_> = batch.parked.iter().map(|message| message.body.as_slice()).collect();
@@ -132,7 +166,17 @@ mod tests {
     fn a_version_more_than_a_day_ahead_is_parked() {
         let now = Timestamp::from_ms(1_796_040_000_000).unwrap();
         let ahead = |ms: u64| decide(body("ann", now.as_ms() + ms, "signed-up"), now);
-        assert!(matches!(ahead(MAX_AHEAD_MS), Decision::Upsert(_)));
+        assert!(matches!(ahead(MAX_AHEAD_MS), Decision::Upsert(..)));
         assert!(matches!(ahead(MAX_AHEAD_MS + 1), Decision::Park(_)));
+    }
+
+    #[test]
+    fn the_latest_barrier_of_a_batch_counts() {
+        let of = |bodies: &[&str]| {
+            Batch::of(bodies.iter().map(|body| delivery(body.as_bytes())).collect(), Timestamp::now())
+        };
+        assert_eq!(of(&[r#"{"barrier":5}"#, r#"{"barrier":7}"#, r#"{"barrier":6}"#]).barrier, Some(Barrier::new(7)));
+        let batch = of(&["1001:42:1796040000123"]);
+        assert_eq!((batch.barrier, batch.signups.len()), (None, 1));
     }
 }

@@ -9,7 +9,6 @@ pub mod event;
 mod record;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::try_join_all;
 use lambda_runtime::LambdaEvent;
@@ -17,18 +16,13 @@ use serde::Serialize;
 use shared::broker::{PublishError, Publisher};
 use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig};
 use shared::domain::{ActivityId, Signup, Timestamp, UserId, Version};
+use shared::invocation::working_deadline;
 use shared::reservations::{Reservations, ReservationsError};
 use shared::store::{Store, StoreError};
 use tokio::time::Instant;
 
 use decision::{Batch, Parked};
 use record::{Recorded, record};
-
-/// How long before the invocation's deadline no new work is begun, so that the reply still leaves.
-const RESERVE_BEFORE_DEADLINE: Duration = Duration::from_secs(2);
-
-/// Lambda gives no invocation more than 15 minutes.
-const LONGEST_INVOCATION_MS: u64 = 15 * 60 * 1_000;
 
 /// How many parked messages are under way at once.
 const PARKING_WINDOW: usize = 64;
@@ -103,7 +97,9 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     let received = deliveries.len();
     let batch = Batch::of(deliveries, Timestamp::now());
 
+    shared::fail_point!("consumer.before-upsert");
     let recorded = record(&app.store, &batch, deadline).await;
+    shared::fail_point!("consumer.before-settle");
     let settled = settle(app, &recorded.known, deadline).await;
     for fact in &recorded.surplus {
         tracing::error!(activity_id = %fact.activity_id, user_id = %fact.user_id, "no room left for a granted place");
@@ -112,34 +108,24 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     if let Some(error) = recorded.stopped_by {
         return Err(error.into());
     }
-    let parked: Vec<_> = batch.parked.iter().chain(&recorded.refused).collect();
+    let parked: Vec<_> = batch.parked.iter().chain(recorded.refused.iter().map(|(_, parked)| parked)).collect();
     park(app, &parked, deadline).await?;
+    postpone(app, &recorded.refused).await;
+    if let Some(barrier) = batch.barrier
+        && let Err(error) = app.reservations.pass(barrier).await
+    {
+        tracing::warn!(%error, "a barrier came out of the queue unseen; it will be sent again");
+    }
+    shared::fail_point!("consumer.before-reply");
     let Recorded { written, stale, surplus, .. } = recorded;
     Ok(Report { received, written, stale, surplus: surplus.len(), parked: parked.len(), settled })
-}
-
-/// When to stop beginning new work: a moment before the invocation ends. Lambda says when that is, in ms since 1970;
-/// `cargo lambda watch` says in how many ms.
-fn working_deadline(invocation_deadline_ms: u64) -> Instant {
-    let left_ms = if invocation_deadline_ms <= LONGEST_INVOCATION_MS {
-        invocation_deadline_ms
-    } else {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        invocation_deadline_ms.saturating_sub(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-    };
-    let left = Duration::from_millis(left_ms);
-    Instant::now() + left.saturating_sub(RESERVE_BEFORE_DEADLINE.min(left / 2))
 }
 
 /// Drops the outbox notes of what MySQL now holds. Without Redis they stay, and the relay sends the facts again, which
 /// does no harm.
 async fn settle(app: &App, known: &[(&Signup, Version)], deadline: Instant) -> u64 {
-    let mut by_activity: BTreeMap<ActivityId, Vec<(&UserId, Version)>> = BTreeMap::new();
-    for (fact, version) in known {
-        by_activity.entry(fact.activity_id).or_default().push((&fact.user_id, *version));
-    }
     let mut settled = 0;
-    for (activity_id, facts) in by_activity {
+    for (activity_id, facts) in by_activity(known.iter().copied()) {
         if Instant::now() >= deadline {
             tracing::warn!("outbox notes stay until the relay finds them in mysql: no time is left");
             break;
@@ -158,9 +144,29 @@ async fn settle(app: &App, known: &[(&Signup, Version)], deadline: Instant) -> u
     settled
 }
 
+/// Lets the relay leave refused facts alone: they are parked, and an operator replays them.
+async fn postpone(app: &App, refused: &[(&Signup, Parked)]) {
+    for (activity_id, facts) in by_activity(refused.iter().map(|(fact, _)| (*fact, fact.version))) {
+        if let Err(error) = app.reservations.postpone(activity_id, &facts).await {
+            tracing::warn!(%error, %activity_id, "the relay will send parked facts again");
+        }
+    }
+}
+
+fn by_activity<'a>(
+    facts: impl Iterator<Item = (&'a Signup, Version)>,
+) -> BTreeMap<ActivityId, Vec<(&'a UserId, Version)>> {
+    let mut by_activity: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (fact, version) in facts {
+        by_activity.entry(fact.activity_id).or_default().push((&fact.user_id, version));
+    }
+    by_activity
+}
+
 async fn park(app: &App, parked: &[&Parked], deadline: Instant) -> Result<(), PublishError> {
     for window in parked.chunks(PARKING_WINDOW) {
-        try_join_all(window.iter().map(|Parked { body, reason }| app.publisher.park(body, reason, deadline))).await?;
+        let copies: Vec<_> = window.iter().map(|parked| parked.copy()).collect();
+        try_join_all(copies.iter().map(|copy| app.publisher.park(copy, deadline))).await?;
         for Parked { reason, .. } in window {
             tracing::error!(%reason, "a message is parked");
         }

@@ -8,6 +8,7 @@ use shared::store::{Store, StoreError, UPSERT_CHUNK, Upserted};
 use tokio::time::Instant;
 
 use crate::decision::{Batch, Parked};
+use crate::event::Envelope;
 
 /// What MySQL holds after the batch.
 #[derive(Debug, Default)]
@@ -18,8 +19,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) known: Vec<(&'a Signup, Version)>,
     /// Sign-ups beyond the capacity.
     pub(crate) surplus: Vec<&'a Signup>,
-    /// Facts that MySQL refuses for good.
-    pub(crate) refused: Vec<Parked>,
+    /// Facts that MySQL refuses for good, with what to put aside.
+    pub(crate) refused: Vec<(&'a Signup, Parked)>,
     /// Why the rest of the batch was not tried.
     pub(crate) stopped_by: Option<StoreError>,
 }
@@ -45,7 +46,7 @@ pub(crate) async fn record<'a>(store: &Store, batch: &'a Batch, deadline: Instan
         match store.upsert(chunk, deadline).await {
             Ok(upserted) => recorded.add(upserted),
             Err(StoreError::RowRefused(refusal)) => match chunk {
-                [fact] => recorded.refused.push(refused(fact, &refusal.to_string())),
+                [fact] => recorded.refused.push((fact, refused(batch, fact, &refusal.to_string()))),
                 _ => {
                     let (first, second) = chunk.split_at(chunk.len() / 2);
                     chunks.push_front(second);
@@ -61,6 +62,12 @@ pub(crate) async fn record<'a>(store: &Store, batch: &'a Batch, deadline: Instan
     recorded
 }
 
-fn refused(fact: &Signup, refusal: &str) -> Parked {
-    Parked { body: message::to_json(fact), reason: format!("mysql refuses the row: {refusal}") }
+fn refused(batch: &Batch, fact: &Signup, refusal: &str) -> Parked {
+    let envelope = Envelope {
+        message_type: Some(message::MESSAGE_TYPE.to_owned()),
+        message_id: Some(message::message_id(fact)),
+        traceparent: None,
+        replays: batch.replays.get(&(fact.activity_id, fact.user_id.clone())).copied().unwrap_or(0),
+    };
+    Parked { body: message::to_json(fact), reason: format!("mysql refuses the row: {refusal}"), envelope }
 }

@@ -1,48 +1,100 @@
 //! The `reconcile` function: brings home whatever the fast path left behind.
+//!
+//! Runs each minute, and by hand. Each step may run twice, at the same time as another run, or end half-way: it leaves
+//! what it did, and the next run goes on. A step that fails says so in its part of the report and does not keep the
+//! others from their work.
 
+mod archive;
+mod barrier;
+mod compare;
+mod rebuild;
+mod relay;
+mod replay;
+pub mod report;
 pub mod request;
+mod surplus;
+mod survey;
+
+use std::time::Duration;
 
 use lambda_runtime::LambdaEvent;
-use serde::Serialize;
 use shared::broker::Publisher;
-use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig};
+use shared::comparison::Mode;
+use shared::config::{BrokerConfig, Env, MysqlConfig, ReconcileConfig, RedisConfig};
+use shared::domain::ActivityId;
+use shared::invocation::working_deadline;
 use shared::reservations::Reservations;
 use shared::store::Store;
+use tokio::time::Instant;
 
-use request::Request;
+pub use report::{Report, Step, StepError};
+use request::{BadRequest, Request};
 
 /// What one execution environment keeps between runs.
 #[derive(Clone)]
 pub struct App {
-    #[expect(dead_code)]
     store: Store,
-    #[expect(dead_code)]
     reservations: Reservations,
-    #[expect(dead_code)]
     publisher: Publisher,
+    /// How long after its close an activity is kept in Redis.
+    archive_after: Duration,
+    /// How long a request may still publish that was granted a place before the activity was lost.
+    publish_timeout: Duration,
 }
 
 impl App {
     /// Reads the settings and prepares the clients. Needs a Tokio runtime.
     pub fn from_env(env: &Env<'_>) -> Result<Self, lambda_runtime::Error> {
+        let broker = BrokerConfig::from_env(env)?;
         Ok(Self {
             store: Store::new(&MysqlConfig::from_env(env)?)?,
             reservations: Reservations::new(&RedisConfig::from_env(env)?)?,
-            publisher: Publisher::new(&BrokerConfig::from_env(env)?),
+            publisher: Publisher::new(&broker),
+            archive_after: ReconcileConfig::from_env(env)?.archive_after,
+            publish_timeout: broker.publish_timeout,
         })
     }
 }
 
-/// What a run did.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// Nothing was changed, only looked at.
-    pub dry_run: bool,
+/// What one run has to go by.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Only this activity.
+    only: Option<ActivityId>,
+    mode: Mode,
+    deadline: Instant,
 }
 
 /// Runs once.
-pub async fn handle(_app: &App, event: LambdaEvent<serde_json::Value>) -> Result<Report, request::BadRequest> {
+pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<Report, BadRequest> {
     let request = Request::parse(&event.payload)?;
-    Ok(Report { dry_run: request.dry_run })
+    let mode = if request.dry_run { Mode::Look } else { Mode::Mend };
+    let run = Run { only: request.activity_id, mode, deadline: working_deadline(event.context.deadline) };
+    let mut report = Report { dry_run: request.dry_run, ..Report::default() };
+    match request.replay_parked {
+        Some(count) => report.replay = Some(replay::replay(app, run, count).await.into()),
+        None => every_step(app, run, &request, &mut report).await,
+    }
+    report.log();
+    Ok(report)
+}
+
+async fn every_step(app: &App, run: Run, request: &Request, report: &mut Report) {
+    // First, since people wait for it, and since it needs no MySQL.
+    report.relay = Some(relay::relay(app, run).await.into());
+    let survey = match survey::survey(app, run).await {
+        Ok(survey) => survey,
+        Err(error) => {
+            report.survey = Some(Step::from(Err(error)));
+            return;
+        }
+    };
+    report.rebuild = Some(rebuild::rebuild(app, run, &survey).await.into());
+    report.compare = Some(compare::compare(app, run, &survey).await.into());
+    report.surplus = Some(surplus::surplus(app, run, &survey, request.release_surplus).await.into());
+    report.archive = Some(archive::archive(app, run, &survey).await.into());
+    report.survey = Some(Ok(survey.summary).into());
+    if run.mode == Mode::Mend && report.has_new_notes() {
+        report.relay_again = Some(relay::relay(app, run).await.into());
+    }
 }

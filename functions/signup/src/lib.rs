@@ -10,7 +10,7 @@ use shared::config::{BrokerConfig, CallerConfig, Env, RedisConfig};
 use shared::domain::{ActivityId, Receipt, Signup};
 use shared::http::{Caller, Problem, activity_id, json, path_segments};
 use shared::message::TraceParent;
-use shared::reservations::{Lookup, Release, Reservation, Reservations};
+use shared::reservations::{Lookup, Release, Reservation, Reservations, ReservationsError};
 
 /// What one execution environment keeps between requests.
 #[derive(Clone)]
@@ -61,9 +61,12 @@ async fn route(app: &App, request: &Request) -> Result<Response<Body>, Problem> 
 async fn sign_up(app: &App, id: ActivityId, request: &Request) -> Result<Response<Body>, Problem> {
     let caller = Caller::of(request, &app.caller)?;
     refuse_body(request)?;
-    match app.reservations.reserve(id, &caller.user_id).await? {
+    shared::fail_point!("signup.before-reserve");
+    match or_send_on(app, app.reservations.reserve(id, &caller.user_id).await, request).await? {
         Reservation::Reserved(signup) => {
+            shared::fail_point!("signup.before-publish");
             publish(app, &signup, request).await;
+            shared::fail_point!("signup.before-reply");
             Ok(json(202, &Receipt::of(signup, true)))
         }
         Reservation::AlreadySignedUp { signup, queued } => Ok(json(200, &Receipt::of(signup, queued))),
@@ -79,6 +82,7 @@ async fn show(app: &App, id: ActivityId, request: &Request) -> Result<Response<B
     let caller = Caller::of(request, &app.caller)?;
     match app.reservations.find(id, &caller.user_id).await? {
         Lookup::Found { signup, queued } => Ok(json(200, &Receipt::of(signup, queued))),
+        Lookup::Archived => Err(Problem::signups_archived(id)),
         Lookup::NotSignedUp => Err(Problem::not_signed_up(id)),
         Lookup::ActivityNotFound => Err(Problem::activity_not_found(id)),
     }
@@ -87,15 +91,29 @@ async fn show(app: &App, id: ActivityId, request: &Request) -> Result<Response<B
 async fn cancel(app: &App, id: ActivityId, request: &Request) -> Result<Response<Body>, Problem> {
     let caller = Caller::of(request, &app.caller)?;
     refuse_body(request)?;
-    match app.reservations.release(id, &caller.user_id).await? {
+    match or_send_on(app, app.reservations.release(id, &caller.user_id).await, request).await? {
         Release::Released(signup) => {
             publish(app, &signup, request).await;
             Ok(json(202, &Receipt::of(signup, true)))
         }
         Release::AlreadyCancelled(signup) => Ok(json(200, &Receipt::of(signup, false))),
+        Release::Archived => Err(Problem::signups_archived(id)),
         Release::NotSignedUp => Err(Problem::not_signed_up(id)),
         Release::ActivityNotFound => Err(Problem::activity_not_found(id)),
     }
+}
+
+/// A fact that too few replicas hold is sent on its way all the same: in MySQL it is safe too. The caller has to ask
+/// again, and is told the truth then.
+async fn or_send_on<T>(
+    app: &App,
+    outcome: Result<T, ReservationsError>,
+    request: &Request,
+) -> Result<T, ReservationsError> {
+    if let Err(ReservationsError::TooFewReplicas { signup: Some(signup), .. }) = &outcome {
+        publish(app, signup, request).await;
+    }
+    outcome
 }
 
 /// Sends the fact on its way. A failure changes nothing for the caller: the outbox has the note, and a publish of

@@ -25,6 +25,14 @@ impl Profile {
             Self::Release => "release",
         }
     }
+
+    /// The tests compile points into the functions at which they can be killed; what is as deployed goes without.
+    fn selection(self) -> &'static [&'static str] {
+        match self {
+            Self::Dev => &[],
+            Self::Release => &["--exclude", "tests"],
+        }
+    }
 }
 
 /// The programs that Cargo built, by name.
@@ -47,6 +55,7 @@ impl Programs {
         }
         let output = command
             .args(["build", "--workspace", "--bins", "--profile", profile.name()])
+            .args(profile.selection())
             .arg("--message-format=json-render-diagnostics")
             .current_dir(workspace_root())
             .stdin(Stdio::null())

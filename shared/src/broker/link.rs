@@ -61,6 +61,11 @@ impl Link {
         self.connection.status().blocked()
     }
 
+    /// Another channel on the same connection.
+    pub(super) async fn create_channel(&self) -> Result<Channel, PublishError> {
+        self.connection.create_channel().await.map_err(PublishError::Connection)
+    }
+
     /// Publishes and waits for the broker's word. Only a positive confirm without a returned message says that a queue
     /// has it: a message that no queue takes is returned first, and confirmed all the same.
     pub(super) async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
@@ -74,6 +79,7 @@ impl Link {
             .basic_publish(exchange.as_str().into(), routing_key.as_str().into(), options, body, properties.clone())
             .await
             .map_err(PublishError::Connection)?;
+        crate::fail_point!("publish.before-confirm");
         match confirm.await.map_err(PublishError::Connection)? {
             Confirmation::Ack(None) => Ok(()),
             Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {

@@ -6,6 +6,7 @@ use lambda_http::{Body, Response};
 use serde::Serialize;
 
 use super::respond;
+use crate::comparison::ComparisonError;
 use crate::domain::{ActivityId, Timestamp};
 use crate::reservations::ReservationsError;
 use crate::store::StoreError;
@@ -15,6 +16,9 @@ const RETRY_AFTER_FAILURE_SECS: u16 = 1;
 
 /// Seconds after which a client may ask again when the organiser paused the activity.
 const RETRY_AFTER_PAUSE_SECS: u16 = 5;
+
+/// Seconds after which a client may ask again when Redis lost the activity.
+const RETRY_AFTER_REBUILD_SECS: u16 = 5;
 
 /// A refusal.
 #[derive(Debug)]
@@ -115,6 +119,18 @@ impl Problem {
         Self::new(410, "closed", "Closed", format!("Sign-ups for activity {id} have ended."))
     }
 
+    /// 409: the activity ended long ago.
+    pub fn archived(id: ActivityId) -> Self {
+        let detail = format!("Activity {id} has ended and is archived. Create another one.");
+        Self::new(409, "archived", "Archived", detail)
+    }
+
+    /// 410: the activity ended long ago; only the record knows who was there.
+    pub fn signups_archived(id: ActivityId) -> Self {
+        let detail = format!("Activity {id} has ended and its sign-ups are archived. The organiser can look yours up.");
+        Self::new(410, "archived", "Archived", detail)
+    }
+
     /// 413: the body is too long to be what this path takes.
     pub fn too_large(limit_bytes: usize) -> Self {
         let detail = format!("The body is longer than {limit_bytes} bytes.");
@@ -125,6 +141,12 @@ impl Problem {
     pub fn unavailable() -> Self {
         let detail = "A part of the system does not answer. Ask again: a place that you were given is yours.";
         Self::new(503, "unavailable", "Try again", detail).retry_after(RETRY_AFTER_FAILURE_SECS)
+    }
+
+    /// 503: Redis lost the activity, and it is being loaded again from MySQL.
+    pub fn rebuilding() -> Self {
+        let detail = "The activity is being brought back. Ask again in a moment: a place that you were given is yours.";
+        Self::new(503, "unavailable", "Try again", detail).retry_after(RETRY_AFTER_REBUILD_SECS)
     }
 
     /// 503: MySQL still has to hear of changes before this one can be made.
@@ -171,7 +193,13 @@ impl From<ReservationsError> for Problem {
                 tracing::error!(%error, "the reservations are damaged");
                 Self::internal()
             }
-            ReservationsError::NotLoaded(_) | ReservationsError::Unavailable(_) | ReservationsError::TimedOut(_) => {
+            ReservationsError::NotLoaded(_) => {
+                tracing::warn!(%error, "the activity has to be rebuilt");
+                Self::rebuilding()
+            }
+            ReservationsError::TooFewReplicas { .. }
+            | ReservationsError::Unavailable(_)
+            | ReservationsError::TimedOut(_) => {
                 tracing::warn!(%error, "the reservations do not answer");
                 Self::unavailable()
             }
@@ -185,6 +213,19 @@ impl From<StoreError> for Problem {
         match error {
             StoreError::Conflict(_) | StoreError::Unavailable(_) | StoreError::TimedOut => Self::unavailable(),
             StoreError::RowRefused(_) | StoreError::Schema(_) | StoreError::Malformed(_) => Self::internal(),
+        }
+    }
+}
+
+impl From<ComparisonError> for Problem {
+    fn from(error: ComparisonError) -> Self {
+        match error {
+            ComparisonError::Store(error) => error.into(),
+            ComparisonError::Reservations(error) => error.into(),
+            error @ (ComparisonError::OutOfTime(_) | ComparisonError::NotRecorded(_)) => {
+                tracing::warn!(%error, "the activity is not in redis yet");
+                Self::rebuilding()
+            }
         }
     }
 }

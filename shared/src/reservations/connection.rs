@@ -7,7 +7,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ScriptInvocation, ServerErrorKind, Value};
 
 use super::{ReservationsError, replies};
-use crate::config::RedisConfig;
+use crate::config::{RedisConfig, ReplicaWait};
 use crate::domain::ActivityId;
 
 #[derive(Clone)]
@@ -15,6 +15,7 @@ pub(super) struct Connection {
     client: redis::Client,
     line: Arc<Mutex<Line>>,
     timeout: Duration,
+    wait: Option<ReplicaWait>,
 }
 
 /// The manager in use. It opens a new connection when one breaks, but keeps one that falls silent, or that leads
@@ -23,6 +24,12 @@ pub(super) struct Connection {
 struct Line {
     manager: ConnectionManager,
     generation: u64,
+}
+
+/// So many replicas hold a write.
+pub(super) struct TooFewReplicas {
+    pub(super) holding: u32,
+    pub(super) wanted: u32,
 }
 
 /// A call that failed.
@@ -60,12 +67,26 @@ impl Connection {
         let client = redis::Client::open(config.url.expose()).map_err(ReservationsError::Unavailable)?;
         let manager = open(&client, config.timeout).map_err(ReservationsError::Unavailable)?;
         let line = Arc::new(Mutex::new(Line { manager, generation: 0 }));
-        Ok(Self { client, line, timeout: config.timeout })
+        Ok(Self { client, line, timeout: config.timeout, wait: config.wait })
     }
 
     /// Calls a script by its digest, and loads it where the server does not have it.
     pub(super) async fn invoke(&self, call: &ScriptInvocation<'_>) -> Result<Value, CallError> {
         self.ask(Question::Script(call)).await
+    }
+
+    /// The same, and in the same round trip waits until enough replicas hold what the script wrote. Tells how many do
+    /// where these are too few.
+    pub(super) async fn invoke_replicated(
+        &self,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<(Value, Option<TooFewReplicas>), CallError> {
+        let Some(wait) = self.wait else { return Ok((self.invoke(call).await?, None)) };
+        let answer = self.ask(Question::Replicated(call, wait)).await?;
+        let (reply, holding): (Value, u32) =
+            redis::from_redis_value(answer).map_err(|error| CallError::Redis(error.into()))?;
+        let too_few = TooFewReplicas { holding, wanted: wait.replicas };
+        Ok((reply, (holding < wait.replicas).then_some(too_few)))
     }
 
     pub(super) async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, ReservationsError> {
@@ -128,6 +149,7 @@ async fn ask_twice(question: Question<'_>, mut manager: ConnectionManager) -> Re
 #[derive(Clone, Copy)]
 enum Question<'a> {
     Script(&'a ScriptInvocation<'a>),
+    Replicated(&'a ScriptInvocation<'a>, ReplicaWait),
     Command(&'a Cmd),
     Pipeline(&'a Pipeline),
 }
@@ -136,6 +158,17 @@ impl Question<'_> {
     async fn ask(self, manager: &mut ConnectionManager) -> Result<Value, RedisError> {
         match self {
             Self::Script(call) => call.invoke_async(manager).await,
+            Self::Replicated(call, wait) => {
+                let mut pipeline = redis::pipe();
+                pipeline.invoke_script(call).cmd("WAIT").arg(wait.replicas).arg(wait.timeout.as_millis() as u64);
+                match pipeline.query_async(manager).await {
+                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                        call.load_async(manager).await?;
+                        pipeline.query_async(manager).await
+                    }
+                    answer => answer,
+                }
+            }
             Self::Command(command) => command.query_async(manager).await,
             Self::Pipeline(pipeline) => pipeline.query_async(manager).await,
         }

@@ -20,6 +20,17 @@ pub struct StoredReceipt {
 }
 
 impl StoredReceipt {
+    /// The receipt of this fact.
+    pub fn of(signup: &Signup) -> Self {
+        let Signup { status, version, sequence, signed_up_at, .. } = *signup;
+        Self { status, version, sequence, signed_up_at }
+    }
+
+    /// Whether the user holds a place.
+    pub fn is_active(&self) -> bool {
+        self.status == SignupStatus::SignedUp
+    }
+
     /// The fact that this receipt records.
     pub fn into_signup(self, activity_id: ActivityId, user_id: UserId) -> Signup {
         let Self { status, version, sequence, signed_up_at } = self;

@@ -55,7 +55,16 @@ impl Reply {
         Timestamp::from_ms(self.element(id, 0)?).map_err(|error| malformed(id, &error.to_string()))
     }
 
-    fn element<T: FromRedisValue>(&self, id: ActivityId, index: usize) -> Result<T, ReservationsError> {
+    /// The pairs of texts that follow the first `skipped` values.
+    pub(super) fn pairs_after(
+        self,
+        id: ActivityId,
+        skipped: usize,
+    ) -> Result<Vec<(String, String)>, ReservationsError> {
+        super::relaying::pairs(id, self.rest.into_iter().skip(skipped))
+    }
+
+    pub(super) fn element<T: FromRedisValue>(&self, id: ActivityId, index: usize) -> Result<T, ReservationsError> {
         let element = self.rest.get(index).cloned().and_then(|value| from_redis_value(value).ok());
         element.ok_or_else(|| malformed(id, &format!("{:?} came without its values", self.outcome)))
     }

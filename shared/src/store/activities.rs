@@ -7,18 +7,16 @@ use mysql_async::{Conn, Row, TxOpts, Value};
 use tokio::time::{sleep, timeout};
 
 use super::statements::{datetime, timestamp};
-use super::{Store, StoreError, abandon};
+use super::{Store, StoreError, TIMEOUT, abandon, connection_from};
 use crate::domain::{Activity, ActivityId, ActivityState, Timestamp};
-
-/// The longest that one question or change may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 const PAUSE_AFTER_CONFLICT: Duration = Duration::from_millis(20);
 
 /// How long a change waits for another one of the same activity, in seconds.
 const LOCK_TIMEOUT_SECS: u64 = 3;
 
-const COLUMNS: &str = "id, title, capacity, state, active, opens_at, closes_at, loaded_at IS NOT NULL";
+const COLUMNS: &str = "id, title, capacity, state, active, opens_at, closes_at, loaded_at IS NOT NULL, compared_at, \
+    archived_at IS NOT NULL";
 
 /// An activity in the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +29,10 @@ pub struct StoredActivity {
     pub active: u32,
     /// Redis has had it: if it is not there now, it was lost.
     pub loaded: bool,
+    /// When its sign-ups were last compared with Redis one by one, and were the same.
+    pub compared_at: Option<Timestamp>,
+    /// It ended long ago, and Redis no longer has its sign-ups.
+    pub archived: bool,
 }
 
 /// What came of writing an activity.
@@ -85,13 +87,21 @@ impl Store {
     /// Keeps other changes of this activity out until the lock is released, so that the two steps of a change, in
     /// MySQL and in Redis, cannot mix with another's.
     pub async fn lock_activity(&self, id: ActivityId) -> Result<ActivityLock, StoreError> {
-        let name = format!("onrush.activity.{id}");
+        self.lock(id, format!("onrush.activity.{id}"), LOCK_TIMEOUT_SECS).await?.ok_or(StoreError::TimedOut)
+    }
+
+    /// Keeps other comparisons of this activity out, without holding up changes; none where one is under way.
+    pub async fn lock_comparison(&self, id: ActivityId) -> Result<Option<ActivityLock>, StoreError> {
+        self.lock(id, format!("onrush.compare.{id}"), 0).await
+    }
+
+    async fn lock(&self, id: ActivityId, name: String, wait_secs: u64) -> Result<Option<ActivityLock>, StoreError> {
         // From here on the connection is closed unless the lock is released in good order.
-        let mut lock = ActivityLock { connection: Some(self.connection().await?), id, name: name.clone() };
-        let wait = Duration::from_secs(LOCK_TIMEOUT_SECS) + TIMEOUT;
-        let asked = lock.connection()?.exec_first("SELECT GET_LOCK(?, ?)", (name, LOCK_TIMEOUT_SECS));
+        let mut lock = ActivityLock { connection: Some(connection_from(&self.locks).await?), id, name: name.clone() };
+        let wait = Duration::from_secs(wait_secs) + TIMEOUT;
+        let asked = lock.connection()?.exec_first("SELECT GET_LOCK(?, ?)", (name, wait_secs));
         let granted: Option<Option<i64>> = bounded_by(wait, async { Ok(asked.await?) }).await?;
-        if granted == Some(Some(1)) { Ok(lock) } else { Err(StoreError::TimedOut) }
+        Ok((granted == Some(Some(1))).then_some(lock))
     }
 }
 
@@ -132,8 +142,25 @@ impl ActivityLock {
 
     /// Notes that Redis has the activity.
     pub async fn mark_loaded(&mut self) -> Result<(), StoreError> {
+        self.mark("UPDATE activity SET loaded_at = CURRENT_TIMESTAMP(3) WHERE id = ? AND loaded_at IS NULL").await
+    }
+
+    /// Notes that its sign-ups were compared with Redis one by one, and were the same.
+    pub async fn mark_compared(&mut self) -> Result<(), StoreError> {
+        self.mark(
+            "UPDATE activity SET compared_at = CURRENT_TIMESTAMP(3), updated_at = updated_at WHERE id = ? \
+            AND archived_at IS NULL",
+        )
+        .await
+    }
+
+    /// Notes that Redis no longer has its sign-ups.
+    pub async fn mark_archived(&mut self) -> Result<(), StoreError> {
+        self.mark("UPDATE activity SET archived_at = CURRENT_TIMESTAMP(3) WHERE id = ? AND archived_at IS NULL").await
+    }
+
+    async fn mark(&mut self, sql: &str) -> Result<(), StoreError> {
         let id = self.id.get();
-        let sql = "UPDATE activity SET loaded_at = CURRENT_TIMESTAMP(3) WHERE id = ? AND loaded_at IS NULL";
         let outcome = bounded(self.connection()?.exec_drop(sql, (id,))).await;
         self.checked(outcome)
     }
@@ -207,9 +234,9 @@ async fn bounded_by<T>(limit: Duration, work: impl Future<Output = Result<T, Sto
 }
 
 fn stored_activity(row: Row) -> Result<StoredActivity, StoreError> {
-    type Columns = (u64, String, u32, u8, u32, Value, Value, bool);
+    type Columns = (u64, String, u32, u8, u32, Value, Value, bool, Value, bool);
     let columns: Result<Columns, _> = mysql_async::from_row_opt(row);
-    let (id, title, capacity, state, active, opens_at, closes_at, loaded) =
+    let (id, title, capacity, state, active, opens_at, closes_at, loaded, compared_at, archived) =
         columns.map_err(|_| StoreError::Malformed("an activity with ill-typed columns"))?;
     let activity = Activity {
         title,
@@ -218,5 +245,6 @@ fn stored_activity(row: Row) -> Result<StoredActivity, StoreError> {
         closes_at: timestamp(&closes_at)?,
         state: ActivityState::from_code(state).ok_or(StoreError::Malformed("an activity with an unknown state"))?,
     };
-    Ok(StoredActivity { id: ActivityId::new(id), activity, active, loaded })
+    let compared_at = timestamp(&compared_at)?;
+    Ok(StoredActivity { id: ActivityId::new(id), activity, active, loaded, compared_at, archived })
 }

@@ -10,6 +10,8 @@ use crate::domain::{Signup, Timestamp};
 
 const COLUMNS: &str = "activity_id, user_id, status, signup_time, sequence, version";
 
+const SELECT_SIGNUPS: &str = "SELECT user_id, status, signup_time, sequence, version FROM user_activity";
+
 /// Assignments run from left to right, so `version` is last. `VALUES()` is deprecated in MySQL, but the row alias
 /// that replaces it does not exist in MariaDB.
 const KEEP_THE_HIGHEST_VERSION: &str = " ON DUPLICATE KEY UPDATE \
@@ -91,6 +93,16 @@ pub(super) fn lock_rows(rows: &[Signup]) -> (String, Params) {
         wheres.join(" OR ")
     );
     (sql, Params::Positional(values))
+}
+
+/// A page of sign-ups of one activity, in the order of the users; the parameters are the activity and the user before.
+pub(super) fn select_page(limit: usize) -> String {
+    format!("{SELECT_SIGNUPS} WHERE activity_id = ? AND user_id > ? ORDER BY user_id LIMIT {limit}")
+}
+
+/// The sign-ups of so many users; the parameters are the activity and the users.
+pub(super) fn select_users(users: usize) -> String {
+    format!("{SELECT_SIGNUPS} WHERE activity_id = ? AND user_id IN ({})", repeat("?", users))
 }
 
 /// A `DATETIME(3)` in UTC.

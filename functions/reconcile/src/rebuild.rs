@@ -1,0 +1,74 @@
+//! Loads activities that Redis lost again from MySQL. Until one is back, sign-ups for it are answered with 503.
+
+use shared::comparison::{self, Mode};
+use shared::domain::ActivityId;
+use shared::reservations::NOTICE_CHUNK;
+use shared::store::StoredActivity;
+use tokio::time::Instant;
+
+use crate::report::{Rebuilt, StepError};
+use crate::survey::Survey;
+use crate::{App, Run, barrier};
+
+/// Brings back what is missing and may come back.
+pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey) -> Result<Rebuilt, StepError> {
+    let mut report = Rebuilt::default();
+    let (archived, lost): (Vec<_>, Vec<_>) = survey.missing.iter().partition(|stored| stored.archived);
+    if run.mode == Mode::Look {
+        report.waiting = survey.missing.iter().map(|stored| stored.id).collect();
+        return Ok(report);
+    }
+    for stored in archived {
+        bury(app, stored).await?;
+        report.rebuilt.push(stored.id);
+    }
+    let ids: Vec<ActivityId> = lost.iter().map(|stored| stored.id).collect();
+    for chunk in ids.chunks(NOTICE_CHUNK) {
+        let (drained, waiting) = drained(app, run, chunk).await?;
+        report.waiting.extend(waiting);
+        for id in drained {
+            if Instant::now() >= run.deadline || !bring_back(app, run, id).await? {
+                report.waiting.push(id);
+            } else {
+                report.rebuilt.push(id);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Divides the missing ones: for which has all come out of the queue that was published before the loss?
+async fn drained(app: &App, run: Run, ids: &[ActivityId]) -> Result<(Vec<ActivityId>, Vec<ActivityId>), StepError> {
+    let mut noticed = app.reservations.notice(ids).await?;
+    if noticed.missing.iter().any(|(_, waits_for)| !noticed.has_drained(*waits_for)) {
+        noticed.passed = barrier::send_and_await(app, run, noticed.barrier).await?;
+    }
+    let (drained, waiting): (Vec<_>, Vec<_>) =
+        noticed.missing.iter().partition(|(_, waits_for)| noticed.has_drained(*waits_for));
+    let ids = |pairs: Vec<&(ActivityId, _)>| pairs.into_iter().map(|(id, _)| *id).collect();
+    Ok((ids(drained), ids(waiting)))
+}
+
+/// Puts the sign-ups back, then the activity. Tells whether it did: another run may be at it.
+async fn bring_back(app: &App, run: Run, id: ActivityId) -> Result<bool, StepError> {
+    let Some(comparing) = app.store.lock_comparison(id).await? else { return Ok(false) };
+    if app.reservations.standing(id).await?.capacity.is_none() {
+        let found = comparison::compare(&app.store, &app.reservations, id, Mode::Mend, run.deadline).await?;
+        shared::fail_point!("rebuild.before-launch");
+        let mut lock = app.store.lock_activity(id).await?;
+        let taken = comparison::launch(&app.reservations, &mut lock, &found).await?;
+        lock.release().await?;
+        tracing::warn!(activity_id = %id, taken, "an activity that redis had lost is back");
+    }
+    shared::fail_point!("rebuild.before-forget");
+    app.reservations.forget_missing(id).await?;
+    comparing.release().await?;
+    Ok(true)
+}
+
+/// An archived activity comes back without its sign-ups.
+async fn bury(app: &App, stored: &StoredActivity) -> Result<(), StepError> {
+    app.reservations.launch(stored.id, &stored.activity, stored.active.into(), 0).await?;
+    app.reservations.archive(stored.id, std::time::Duration::ZERO).await?;
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Sends overdue outbox notes again.
+//!
+//! A note is overdue where its fact has not reached MySQL in time. With an empty queue it was never delivered, or is in
+//! the hands of the consumer, where a second copy does no harm; with a backlog its message may well be waiting its turn,
+//! and copies would only make the queue longer. `claim` puts each note off in the step that hands it out, so two runs
+//! send it once; a run that ends before it has sent them leaves them to a later one.
+
+use std::collections::BTreeMap;
+
+use shared::comparison::Mode;
+use shared::domain::{ActivityId, Signup, Timestamp, UserId};
+use shared::reservations::CLAIM_CHUNK;
+use tokio::time::Instant;
+
+use crate::report::{Relayed, StepError};
+use crate::{App, Run};
+
+/// Finds the overdue notes and sends their facts, until there are no more or the time is over.
+pub(crate) async fn relay(app: &App, run: Run) -> Result<Relayed, StepError> {
+    let depth = app.publisher.depth(run.deadline).await?;
+    let mut relay = Relay { app, run, now: Timestamp::now(), claimed: Vec::new(), report: Relayed::default() };
+    relay.report.backlog = depth.queued;
+    relay.report.parked = depth.parked;
+    let send = run.mode == Mode::Mend && depth.queued == 0;
+    match run.only {
+        Some(id) => relay.activities(&[id], send).await?,
+        None => {
+            let mut cursor = 0;
+            loop {
+                let (next, ids) = app.reservations.known_ids(cursor).await?;
+                relay.activities(&ids, send).await?;
+                cursor = next;
+                if cursor == 0 || Instant::now() >= run.deadline {
+                    break;
+                }
+            }
+        }
+    }
+    relay.send().await?;
+    Ok(relay.report)
+}
+
+struct Relay<'a> {
+    app: &'a App,
+    run: Run,
+    now: Timestamp,
+    /// Facts whose notes were put off, to be sent.
+    claimed: Vec<Signup>,
+    report: Relayed,
+}
+
+impl Relay<'_> {
+    async fn activities(&mut self, ids: &[ActivityId], send: bool) -> Result<(), StepError> {
+        let overdue = self.app.reservations.overdue(ids, self.now).await?;
+        for (id, overdue) in ids.iter().zip(overdue).filter(|(_, overdue)| *overdue > 0) {
+            self.report.overdue += overdue;
+            if send {
+                self.activity(*id, overdue).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn activity(&mut self, id: ActivityId, overdue: u64) -> Result<(), StepError> {
+        let mut left = overdue;
+        while left > 0 && Instant::now() < self.run.deadline {
+            let claimed = self.app.reservations.claim(id, self.now).await?;
+            shared::fail_point!("relay.after-claim");
+            left = left.saturating_sub(CLAIM_CHUNK as u64);
+            self.report.damaged += claimed.damaged;
+            self.report.oldest_ms = self.report.oldest_ms.max(claimed.oldest_ms);
+            self.claimed.extend(claimed.signups);
+            if self.claimed.len() >= CLAIM_CHUNK {
+                self.send().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What cannot be sent becomes due again at once.
+    async fn send(&mut self) -> Result<(), StepError> {
+        let claimed = std::mem::take(&mut self.claimed);
+        let outcomes = self.app.publisher.publish_all(&claimed, self.run.deadline).await;
+        shared::fail_point!("relay.after-publish");
+        let (mut unsent, mut failure) = (BTreeMap::<ActivityId, Vec<&UserId>>::new(), None);
+        for (fact, outcome) in claimed.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => self.report.sent += 1,
+                Err(error) => {
+                    unsent.entry(fact.activity_id).or_default().push(&fact.user_id);
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        for (id, users) in unsent {
+            self.app.reservations.unclaim(id, &users, self.now).await?;
+        }
+        failure.map_or(Ok(()), |error| Err(error.into()))
+    }
+}
