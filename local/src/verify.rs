@@ -25,7 +25,7 @@ pub use findings::{
 };
 pub use handed_out::HandedOut;
 pub(crate) use print::offenders;
-use stores::Stores;
+pub(crate) use stores::Stores;
 
 /// Options of `local verify`.
 #[derive(clap::Args, Debug)]
