@@ -245,13 +245,7 @@ async fn sell_and_check(
     let settings = Settings::from_variables(&stack.servers.env())?;
     let watcher = Watcher::new(clock, &stack.servers, &settings.queue, &activities)?;
     let run = Run {
-        crowd: crowd::Settings {
-            seed,
-            people: args.people,
-            activities,
-            rate: args.rate,
-            at_once: args.concurrency,
-        },
+        crowd: crowd::Settings { seed, people: args.people, activities, rate: args.rate, at_once: args.concurrency },
         settings,
         ends_ms: (args.minutes * 60_000.0) as u64,
         clock,

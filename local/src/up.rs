@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::exec::stop_signal;
 use crate::functions::{Functions, Profile, Programs};
 use crate::schedule::{self, Schedule};
-use crate::servers::{Fsync, RunDir, Servers, find_program};
+use crate::servers::{Fsync, RunDir, Servers, find_program, workspace_root};
 use crate::trigger::{self, Trigger};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -134,14 +134,35 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     println!("Onrush is up after {:.1} s.\n\n{}", begun.elapsed().as_secs_f32(), guide(&stack, run_dir.path())?);
+    let settings = SettingsFile::write(&stack)?;
     let watched = tokio::select! {
         watched = watch(&mut stack) => watched,
         () = stop_signal() => Ok(()),
     };
+    drop(settings);
     eprintln!("\nStopping everything");
     let stopped = stack.stop().await;
     run_dir.finish(watched.is_ok() && stopped.is_ok())?;
     watched.and(stopped).map(|()| ExitCode::SUCCESS)
+}
+
+/// The addresses of the running stack, for `make verify`; removed when the stack stops.
+struct SettingsFile(PathBuf);
+
+impl SettingsFile {
+    fn write(stack: &Stack) -> anyhow::Result<Self> {
+        let path = workspace_root().join("target/local/up.env");
+        let lines = stack.servers.env().into_iter().map(|(key, value)| format!("{key}='{value}'\n"));
+        std::fs::write(&path, lines.collect::<String>()).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for SettingsFile {
+    fn drop(&mut self) {
+        // Gone already, or left behind: then the next verify says that nobody answers.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// Tells of batches and runs that fail, and replaces functions that end.
@@ -180,8 +201,6 @@ fn guide(stack: &Stack, logs: &Path) -> anyhow::Result<String> {
     let mysql = reqwest::Url::parse(stack.servers.mysql.url())?;
     let redis = stack.servers.redis.url();
     let logs = logs.display();
-    let settings: Vec<_> = stack.servers.env().iter().map(|(key, value)| format!("{key}='{value}'")).collect();
-    let settings = settings.join(" ");
     let activity = r#"{"title":"Spring hike","capacity":100,"opensAt":null,"closesAt":null,"state":"open"}"#;
     Ok(format!(
         "Create an activity as an organiser, sign up, look, cancel:
@@ -202,8 +221,7 @@ Look inside:
   Logs      {logs}
 
 Check every promise:
-  {settings} \\
-    cargo run -q --release -p local -- verify
+  make verify
 
 Ctrl-C stops everything.",
         rabbitmq.host_str().unwrap_or_default(),
