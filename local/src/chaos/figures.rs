@@ -56,6 +56,8 @@ pub struct Figures {
     pub findings: u64,
     /// Requests of all kinds.
     pub requests: u64,
+    /// How often an activity was given more places.
+    pub resizes: u64,
     /// Functions that ended without being killed.
     pub ended_by_themselves: u64,
     /// Runs of `reconcile` that reported, and that failed.
@@ -153,6 +155,7 @@ mod tests {
             unsettled: 0,
             findings: 0,
             requests: 12_000,
+            resizes: 20,
             ended_by_themselves: 0,
             reconcile: Runs::default(),
             outbox_grace_secs: 5,

@@ -1,7 +1,8 @@
 //! How long replies took while all was well, and while a server was away.
 //!
 //! A request that met a fault of `signup` itself, or its aftermath, counts in no phase: while that function is away
-//! nobody can answer.
+//! nobody can answer. A server counts as away until it is started again: the start itself takes the processors of this
+//! machine from everything else, as it would not take those of another machine.
 
 use super::history::{Entry, History, Outcome};
 use super::plan::Part;
@@ -69,7 +70,7 @@ impl Phases {
             if met(Part::Signup, AFTERMATH_MS) {
                 continue;
             }
-            let began_in = |part: Part| marks.iter().any(|mark| mark.part == part && mark.touches(from_ms, from_ms, 0));
+            let began_in = |part: Part| marks.iter().any(|mark| mark.part == part && mark.is_down(from_ms));
             if began_in(Part::Redis) {
                 redis_down.push(entry.took_ms);
             }
@@ -113,7 +114,7 @@ mod tests {
     }
 
     fn mark(part: Part, from_ms: u64, to_ms: u64) -> Mark {
-        Mark { part, kind: Kind::Freeze, from_ms, to_ms: Some(to_ms) }
+        Mark { part, kind: Kind::Freeze, from_ms, undone_ms: Some(to_ms), to_ms: Some(to_ms) }
     }
 
     #[test]

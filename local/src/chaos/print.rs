@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::Outcome;
 use super::figures::HEAL_LIMIT_MS;
 use super::phases::Latency;
+use super::run::Outcome;
 use crate::report::{Table, count, millis, verdict};
 use crate::verify;
 
@@ -49,6 +49,7 @@ fn requests(outcome: &Outcome) -> Table {
     );
     table.row("faults", count(figures.faults), grace);
     table.row("requests", count(figures.requests), "of all kinds");
+    table.row("resizes", count(figures.resizes), "more places for an activity");
     table.row("attempted", count(figures.attempted), "sign-ups and cancels sent");
     table.row("acknowledged", count(figures.acknowledged), "with a reply that promises something");
     table.row("ambiguous", count(figures.ambiguous), "without a clear reply");

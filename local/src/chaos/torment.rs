@@ -33,6 +33,8 @@ pub struct Mark {
     pub kind: Kind,
     /// When it began.
     pub from_ms: u64,
+    /// When we began to undo it: a server that has to be started again takes longer to be back.
+    pub undone_ms: Option<u64>,
     /// When the part was back and healthy; not yet, if there is nothing.
     pub to_ms: Option<u64>,
 }
@@ -42,6 +44,12 @@ impl Mark {
     #[must_use]
     pub fn touches(&self, from_ms: u64, to_ms: u64, after_ms: u64) -> bool {
         from_ms <= self.to_ms.unwrap_or(u64::MAX).saturating_add(after_ms) && self.from_ms <= to_ms
+    }
+
+    /// Whether the part was away at this moment, and not yet on its way back.
+    #[must_use]
+    pub fn is_down(&self, at_ms: u64) -> bool {
+        (self.from_ms..=self.undone_ms.unwrap_or(u64::MAX)).contains(&at_ms)
     }
 }
 
@@ -96,15 +104,22 @@ impl Marks {
     fn begin(&self, fault: &Fault) -> usize {
         let from_ms = self.clock.ms();
         let mut marks = lock(&self.marks);
-        marks.push(Mark { part: fault.part, kind: fault.kind, from_ms, to_ms: None });
+        marks.push(Mark { part: fault.part, kind: fault.kind, from_ms, undone_ms: None, to_ms: None });
         let how_long = fault.lasts_ms as f64 / 1_000.0;
         self.tell(from_ms, &format!("{} {} for {how_long:.1} s", fault.part, fault.kind));
         marks.len() - 1
     }
 
+    fn undo(&self, index: usize) {
+        if let Some(mark) = lock(&self.marks).get_mut(index) {
+            mark.undone_ms = Some(self.clock.ms());
+        }
+    }
+
     fn end(&self, index: usize) {
         let to_ms = self.clock.ms();
         if let Some(mark) = lock(&self.marks).get_mut(index) {
+            mark.undone_ms.get_or_insert(to_ms);
             mark.to_ms = Some(to_ms);
             self.tell(to_ms, &format!("{} is back after {:.1} s", mark.part, (to_ms - mark.from_ms) as f64 / 1_000.0));
         }
@@ -179,7 +194,7 @@ async fn wait_until(clock: Clock, at_ms: u64) {
 }
 
 async fn inflict(fault: &Fault, servers: &mut Servers, hands: &Shared<'_>, marks: &Marks) -> anyhow::Result<()> {
-    let lasts = Duration::from_millis(fault.lasts_ms);
+    let undo_at_ms = marks.clock.ms() + fault.lasts_ms;
     let mark = marks.begin(fault);
     match (fault.part, fault.kind) {
         (Part::Redis, Kind::Freeze) => servers.redis.pause()?,
@@ -197,7 +212,8 @@ async fn inflict(fault: &Fault, servers: &mut Servers, hands: &Shared<'_>, marks
             return Ok(());
         }
     }
-    tokio::time::sleep(lasts).await;
+    wait_until(marks.clock, undo_at_ms).await; // an orderly stop took some of it
+    marks.undo(mark);
     let back = match (fault.part, fault.kind) {
         (Part::Redis, Kind::Freeze) => servers.redis.resume(),
         (Part::RabbitMq, Kind::Freeze) => servers.rabbitmq.resume(),
@@ -265,10 +281,16 @@ mod tests {
 
     #[test]
     fn a_stretch_of_time_touches_a_fault_that_it_overlaps_or_that_was_just_over() {
-        let mark = Mark { part: Part::Redis, kind: Kind::Kill, from_ms: 100, to_ms: Some(200) };
+        let mark = Mark { part: Part::Redis, kind: Kind::Kill, from_ms: 100, undone_ms: Some(150), to_ms: Some(200) };
         assert!(mark.touches(50, 100, 0) && mark.touches(150, 160, 0) && mark.touches(200, 300, 0));
         assert!(!mark.touches(50, 99, 0) && !mark.touches(201, 300, 0));
         assert!(mark.touches(250, 300, 50) && !mark.touches(251, 300, 50));
         assert!(Mark { to_ms: None, ..mark }.touches(10_000, 10_001, 0));
+    }
+
+    #[test]
+    fn a_part_on_its_way_back_is_not_down_any_more() {
+        let mark = Mark { part: Part::Redis, kind: Kind::Kill, from_ms: 100, undone_ms: Some(150), to_ms: Some(200) };
+        assert_eq!([99, 100, 150, 151].map(|at_ms| mark.is_down(at_ms)), [false, true, true, false]);
     }
 }

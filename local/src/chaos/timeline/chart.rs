@@ -172,11 +172,15 @@ fn colour(kind: Kind) -> &'static str {
     }
 }
 
-/// The next round number that is not below this one: 1, 2 or 5 times a power of ten.
+/// The next round number that is not below this one.
 fn nice(number: f64) -> f64 {
     let number = number.max(1.0);
     let power = 10_f64.powf(number.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|nice| *nice >= number).unwrap_or(number)
+    [1.0, 1.2, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|nice| *nice >= number)
+        .unwrap_or(number)
 }
 
 /// A round number of seconds or minutes, at most this long.
@@ -200,7 +204,7 @@ mod tests {
 
     #[test]
     fn axes_end_at_round_numbers() {
-        assert_eq!([0.0, 1.0, 3.0, 51.0, 200.0, 201.0].map(nice), [1.0, 1.0, 5.0, 100.0, 200.0, 500.0]);
+        assert_eq!([0.0, 1.0, 3.0, 51.0, 200.0, 201.0].map(nice), [1.0, 1.0, 3.0, 60.0, 200.0, 300.0]);
         assert_eq!([300.0, 120.0, 20.0, 0.5].map(|seconds| step(seconds / LEAST_TICKS)), [30.0, 20.0, 2.0, 1.0]);
         assert_eq!((clock(65.0), short(20_000.0), short(0.5)), ("1:05".into(), "20k".into(), "0.5".into()));
     }
