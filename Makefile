@@ -10,7 +10,7 @@ help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
 	@echo 'make up      the same stack, left running until Ctrl-C, with commands to paste'
 	@echo 'make verify  check every promise, person by person, in the stack that make up runs or in servers given by address'
-	@echo 'make chaos   a sale while servers and functions are killed and frozen; SEED=1 MINUTES=5 for another one'
+	@echo 'make chaos   kill, freeze and stop every part during a sale, heal, check every reply; SEED=n MINUTES=m'
 	@echo 'make test    format, lints, and all tests against real servers'
 	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
 	@echo 'make setup   only install what the others need'
@@ -24,6 +24,11 @@ up:
 	@local/setup.sh run
 	cargo build --release --workspace --exclude tests --bins
 	@$(TARGET)/release/local up
+
+chaos:
+	@local/setup.sh run
+	cargo build --release --workspace --exclude tests --bins
+	@$(TARGET)/release/local chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 # What must be true is listed by `local verify --help`.
 verify:
