@@ -201,6 +201,27 @@ async fn receipts_handed_out_and_messages_left_over_are_held_against_the_stores(
 }
 
 #[tokio::test]
+async fn of_an_archived_activity_the_rows_are_held_against_the_count_that_redis_kept() {
+    let dir = RunDir::create("test").unwrap();
+    let mut system = System::start(&dir).await;
+    system.sound(5, 10, 10).await;
+    system.redis("HSET|{activity:5}|archived_at_ms|1796040000000").await;
+    let findings = system.found(5, &HandedOut::default()).await;
+    assert_eq!((named(&findings), findings.activities[0].archived), (vec![], false), "receipts are shown for a day");
+
+    system.redis("DEL|{activity:5}:signups").await;
+    let all: HandedOut = (1..=10).map(|number| receipt(5, &format!("p-{number:07}"), number)).collect();
+    let findings = system.found(5, &all).await;
+    assert_eq!((named(&findings), findings.activities[0].archived), (vec![], true));
+    system.redis("HSET|{activity:5}|taken|11").await;
+    assert_eq!(named(&system.found(5, &all).await), [("miscounted", 1)]);
+    let forgotten: HandedOut = [receipt(5, "alice", 11)].into_iter().collect();
+    system.redis("HSET|{activity:5}|taken|10").await;
+    assert_eq!(named(&system.found(5, &forgotten).await), [("lost", 1)]);
+    system.stop(dir).await;
+}
+
+#[tokio::test]
 async fn a_hundred_thousand_sign_ups_are_compared_page_by_page() {
     let dir = RunDir::create("test").unwrap();
     let mut system = System::start(&dir).await;

@@ -298,6 +298,7 @@ impl<'a> Walk<'a> {
         if self.mode == Mode::Mend && !lost.is_empty() {
             crate::fail_point!("compare.before-resend");
             self.found.mended += self.reservations.resend(id, &lost).await?;
+            crate::fail_point!("compare.after-resend");
         }
         Ok(())
     }
@@ -310,6 +311,7 @@ impl<'a> Walk<'a> {
         self.found.busy = !is_same || self.found.mended > 0;
         let is_wrong = self.before.capacity.is_some() && !self.found.busy && self.found.counted != self.found.taken;
         if is_wrong && self.found.damaged == 0 && self.mode == Mode::Mend {
+            crate::fail_point!("compare.before-recount");
             let recounted = self.reservations.recount(id, self.before, self.found.counted).await?;
             self.found.mended += u64::from(recounted);
         }

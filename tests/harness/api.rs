@@ -77,10 +77,15 @@ pub fn request_of(event: &Value) -> Request {
     lambda_http::request::from_str(&event.to_string()).unwrap()
 }
 
-/// A call about sign-ups: `POST` to the collection, anything else to `me`.
-pub async fn call(app: &signup::App, method: &str, id: ActivityId, user: &str) -> Reply {
+/// The event of a call about sign-ups: `POST` to the collection, anything else to `me`.
+pub fn signup_event(method: &str, id: ActivityId, user: &str) -> Value {
     let me = if method == "POST" { "" } else { "/me" };
-    send(app, &event_for(method, &format!("/activities/{id}/signups{me}"), Some(user), "")).await
+    event_for(method, &format!("/activities/{id}/signups{me}"), Some(user), "")
+}
+
+/// A call about sign-ups.
+pub async fn call(app: &signup::App, method: &str, id: ActivityId, user: &str) -> Reply {
+    send(app, &signup_event(method, id, user)).await
 }
 
 /// What `signup` answers to this event.

@@ -8,13 +8,16 @@ mod database;
 mod facts;
 mod http;
 mod mq;
+mod once;
+mod promises;
 mod proxy;
 mod world;
 
-pub use api::{Reply, ask, call, event_for, request_of, send};
+pub use api::{Reply, ask, call, event_for, request_of, send, signup_event};
 pub use database::empty_database;
 pub use facts::{fact_of, users};
 pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
+pub use once::Once;
 pub use proxy::Proxy;
 pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

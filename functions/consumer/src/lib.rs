@@ -109,7 +109,9 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
         return Err(error.into());
     }
     let parked: Vec<_> = batch.parked.iter().chain(recorded.refused.iter().map(|(_, parked)| parked)).collect();
+    shared::fail_point!("consumer.before-park");
     park(app, &parked, deadline).await?;
+    shared::fail_point!("consumer.before-postpone");
     postpone(app, &recorded.refused).await;
     if let Some(barrier) = batch.barrier
         && let Err(error) = app.reservations.pass(barrier).await

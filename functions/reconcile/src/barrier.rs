@@ -24,6 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) async fn send_and_await(app: &App, run: Run, barrier: Barrier) -> Result<Option<Barrier>, StepError> {
     sleep(app.publish_timeout + MARGIN).await;
     app.publisher.publish_barrier(barrier, run.deadline).await?;
+    shared::fail_point!("rebuild.after-barrier");
     let give_up = run.deadline.min(Instant::now() + LONGEST_WAIT);
     loop {
         let passed = app.reservations.passed().await?;

@@ -18,6 +18,7 @@ pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey) -> Result<Rebu
         report.waiting = survey.missing.iter().map(|stored| stored.id).collect();
         return Ok(report);
     }
+    forget_found(app).await?;
     for stored in archived {
         bury(app, stored).await?;
         report.rebuilt.push(stored.id);
@@ -37,10 +38,24 @@ pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey) -> Result<Rebu
     Ok(report)
 }
 
+/// A run that another one overtook may have left a note of an activity that is back by now.
+async fn forget_found(app: &App) -> Result<(), StepError> {
+    let noted = app.reservations.noted_missing().await?;
+    for ids in noted.chunks(NOTICE_CHUNK) {
+        for (id, standing) in ids.iter().zip(app.reservations.standings(ids).await?) {
+            if standing.capacity.is_some() {
+                app.reservations.forget_missing(*id).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Divides the missing ones: for which has all come out of the queue that was published before the loss?
 async fn drained(app: &App, run: Run, ids: &[ActivityId]) -> Result<(Vec<ActivityId>, Vec<ActivityId>), StepError> {
     let mut noticed = app.reservations.notice(ids).await?;
     if noticed.missing.iter().any(|(_, waits_for)| !noticed.has_drained(*waits_for)) {
+        shared::fail_point!("rebuild.before-barrier");
         noticed.passed = barrier::send_and_await(app, run, noticed.barrier).await?;
     }
     let (drained, waiting): (Vec<_>, Vec<_>) =
@@ -52,16 +67,23 @@ async fn drained(app: &App, run: Run, ids: &[ActivityId]) -> Result<(Vec<Activit
 /// Puts the sign-ups back, then the activity. Tells whether it did: another run may be at it.
 async fn bring_back(app: &App, run: Run, id: ActivityId) -> Result<bool, StepError> {
     let Some(comparing) = app.store.lock_comparison(id).await? else { return Ok(false) };
-    if app.reservations.standing(id).await?.capacity.is_none() {
-        let found = comparison::compare(&app.store, &app.reservations, id, Mode::Mend, run.deadline).await?;
+    let lost = app.reservations.standing(id).await?.capacity.is_none();
+    let found = if lost {
+        Some(comparison::compare(&app.store, &app.reservations, id, Mode::Mend, run.deadline).await?)
+    } else {
+        None
+    };
+    shared::fail_point!("rebuild.before-forget");
+    // Before it is there again: a note that stayed would stand for the next loss too, whose barrier it takes for passed.
+    app.reservations.forget_missing(id).await?;
+    if let Some(found) = found {
         shared::fail_point!("rebuild.before-launch");
         let mut lock = app.store.lock_activity(id).await?;
         let taken = comparison::launch(&app.reservations, &mut lock, &found).await?;
+        shared::fail_point!("rebuild.after-launch");
         lock.release().await?;
         tracing::warn!(activity_id = %id, taken, "an activity that redis had lost is back");
     }
-    shared::fail_point!("rebuild.before-forget");
-    app.reservations.forget_missing(id).await?;
     comparing.release().await?;
     Ok(true)
 }
@@ -69,6 +91,7 @@ async fn bring_back(app: &App, run: Run, id: ActivityId) -> Result<bool, StepErr
 /// An archived activity comes back without its sign-ups.
 async fn bury(app: &App, stored: &StoredActivity) -> Result<(), StepError> {
     app.reservations.launch(stored.id, &stored.activity, stored.active.into(), 0).await?;
+    shared::fail_point!("rebuild.before-archive");
     app.reservations.archive(stored.id, std::time::Duration::ZERO).await?;
     Ok(())
 }

@@ -87,6 +87,15 @@ async fn look(
             continue;
         };
         if stored.archived {
+            if !standing.archived {
+                // A run ended before Redis was told, or Redis lost the word.
+                survey.missing.push(stored);
+            }
+            continue;
+        }
+        if standing.archived {
+            // A run ended before it told MySQL. Receipts that have expired are not lost.
+            survey.ended.push(stored.id);
             continue;
         }
         if !stored.loaded && run.mode == Mode::Mend {

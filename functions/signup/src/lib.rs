@@ -91,9 +91,12 @@ async fn show(app: &App, id: ActivityId, request: &Request) -> Result<Response<B
 async fn cancel(app: &App, id: ActivityId, request: &Request) -> Result<Response<Body>, Problem> {
     let caller = Caller::of(request, &app.caller)?;
     refuse_body(request)?;
+    shared::fail_point!("cancel.before-release");
     match or_send_on(app, app.reservations.release(id, &caller.user_id).await, request).await? {
         Release::Released(signup) => {
+            shared::fail_point!("cancel.before-publish");
             publish(app, &signup, request).await;
+            shared::fail_point!("cancel.before-reply");
             Ok(json(202, &Receipt::of(signup, true)))
         }
         Release::AlreadyCancelled(signup) => Ok(json(200, &Receipt::of(signup, false))),

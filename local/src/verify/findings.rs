@@ -79,7 +79,7 @@ pub struct Standing {
     pub rows: u64,
     /// Outbox notes.
     pub outbox: u64,
-    /// Closed, and gone from Redis: only MySQL was checked.
+    /// Ended, and its receipts gone from Redis: only MySQL was checked.
     pub archived: bool,
 }
 

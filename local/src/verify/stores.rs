@@ -41,6 +41,8 @@ pub struct Reserved {
     pub sequence: Option<u64>,
     pub receipts: u64,
     pub outbox: u64,
+    /// It ended long ago, and the receipts expire, or have.
+    pub archived: bool,
 }
 
 /// What MySQL keeps of an activity.
@@ -95,10 +97,12 @@ impl Stores {
     pub async fn reserved(&mut self, id: ActivityId) -> anyhow::Result<Reserved> {
         let keys = ActivityKeys::of(id);
         let mut pipeline = redis::pipe();
-        pipeline.cmd("HMGET").arg(&keys.activity).arg(&["capacity", "taken", "sequence"]);
+        pipeline.cmd("HMGET").arg(&keys.activity).arg(&["capacity", "taken", "sequence", "archived_at_ms"]);
         pipeline.hlen(&keys.signups).zcard(&keys.outbox);
-        let ((capacity, taken, sequence), receipts, outbox) = pipeline.query_async(&mut self.redis).await?;
-        Ok(Reserved { capacity, taken, sequence, receipts, outbox })
+        type Counts = (Option<u64>, Option<u64>, Option<u64>, Option<u64>);
+        let (counts, receipts, outbox): (Counts, u64, u64) = pipeline.query_async(&mut self.redis).await?;
+        let (capacity, taken, sequence, archived_at_ms) = counts;
+        Ok(Reserved { capacity, taken, sequence, receipts, outbox, archived: archived_at_ms.is_some() })
     }
 
     /// What MySQL keeps of the activity, if it knows it.

@@ -28,8 +28,9 @@ struct Counted {
 pub async fn walk(stores: &mut Stores, id: ActivityId, findings: &mut Findings) -> anyhow::Result<()> {
     let reserved = stores.reserved(id).await?;
     let recorded = stores.recorded(id).await?;
-    let in_redis = reserved.capacity.is_some() || reserved.receipts > 0;
-    let archived = !in_redis && recorded.as_ref().is_some_and(|recorded| recorded.closed);
+    let is_tombstone = reserved.archived && reserved.receipts == 0;
+    let in_redis = !is_tombstone && (reserved.capacity.is_some() || reserved.receipts > 0);
+    let archived = is_tombstone || (!in_redis && recorded.as_ref().is_some_and(|recorded| recorded.closed));
     if !in_redis && !archived {
         findings.missing.note(Missing { activity_id: id, from: "Redis" });
     }
@@ -50,6 +51,9 @@ pub async fn walk(stores: &mut Stores, id: ActivityId, findings: &mut Findings) 
     findings.outbox.count += reserved.outbox;
     if in_redis {
         check_reserved(id, &reserved, &counted, findings);
+    }
+    if is_tombstone {
+        expect_same(id, "taken in Redis, archived", reserved.taken.unwrap_or(0), counted.active_rows, findings);
     }
     if let Some(recorded) = &recorded {
         check_recorded(id, recorded, &counted, findings);

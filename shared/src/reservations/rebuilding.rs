@@ -53,6 +53,13 @@ impl Reservations {
         Ok(Noticed { barrier, missing, passed: (passed > 0).then_some(Barrier::new(passed)) })
     }
 
+    /// The activities that are noted as missing.
+    pub async fn noted_missing(&self) -> Result<Vec<ActivityId>, ReservationsError> {
+        let fields: Vec<String> = self.connection.query(redis::cmd("HKEYS").arg(REBUILD_KEY)).await?;
+        // The other fields are no numbers.
+        Ok(fields.iter().filter_map(|field| field.parse().ok()).collect())
+    }
+
     /// The latest barrier that came out of the queue.
     pub async fn passed(&self) -> Result<Option<Barrier>, ReservationsError> {
         let passed: Option<u64> = self.connection.query(redis::cmd("HGET").arg(REBUILD_KEY).arg("passed")).await?;

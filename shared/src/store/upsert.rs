@@ -96,6 +96,7 @@ async fn insert_all_new(connection: &mut Conn, signups: &[Signup]) -> Result<boo
     }
     match transaction.exec_drop(statements::insert(signups.len()), statements::row_params(signups)).await {
         Ok(()) => {
+            crate::fail_point!("upsert.before-commit");
             transaction.commit().await?;
             Ok(true)
         }
@@ -129,6 +130,7 @@ async fn admit_one_by_one<'a>(connection: &mut Conn, rows: &'a [Signup]) -> Resu
         transaction.rollback().await?;
         return Ok(None);
     }
+    crate::fail_point!("upsert.before-commit");
     transaction.commit().await?;
     Ok(Some(Upserted { written: writes, stale, surplus }))
 }
