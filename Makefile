@@ -4,10 +4,11 @@ export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/tools/venv/bin:$(PATH
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo up test sizes setup
+.PHONY: help demo chaos up test sizes setup
 
 help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
+	@echo 'make chaos   kill, freeze and stop every part during a sale, heal, check every reply; SEED=n MINUTES=m'
 	@echo 'make up      the same stack, left running until Ctrl-C, with commands to paste'
 	@echo 'make test    format, lints, and all tests against real servers'
 	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
@@ -17,6 +18,11 @@ demo:
 	@local/setup.sh run
 	cargo build --release --workspace --exclude tests --bins
 	@$(TARGET)/release/local demo
+
+chaos:
+	@local/setup.sh run
+	cargo build --release --workspace --bins
+	@$(TARGET)/release/local chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 up:
 	@local/setup.sh run
@@ -42,5 +48,10 @@ sizes:
 		test $$(stat -c %s $(TARGET)/release/$$function) -lt $(LARGEST) || \
 		{ echo "$$function is not below $(LARGEST) bytes"; exit 1; }; done
 
-setup:
+setchaos:
+	@local/setup.sh run
+	cargo build --release --workspace --bins
+	@$(TARGET)/release/local chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
+up:
 	@local/setup.sh
