@@ -4,11 +4,13 @@ export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/tools/venv/bin:$(PATH
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo up test sizes setup
+.PHONY: help demo up chaos verify test sizes setup
 
 help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
 	@echo 'make up      the same stack, left running until Ctrl-C, with commands to paste'
+	@echo 'make verify  check every promise, person by person, in the stack that make up runs or in servers given by address'
+	@echo 'make chaos   kill, freeze and stop every part during a sale, heal, check every reply; SEED=n MINUTES=m'
 	@echo 'make test    format, lints, and all tests against real servers'
 	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
 	@echo 'make setup   only install what the others need'
@@ -22,6 +24,19 @@ up:
 	@local/setup.sh run
 	cargo build --release --workspace --exclude tests --bins
 	@$(TARGET)/release/local up
+
+chaos:
+	@local/setup.sh run
+	cargo build --release --workspace --exclude tests --bins
+	@$(TARGET)/release/local chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+
+# What must be true is listed by `local verify --help`.
+verify:
+	cargo build --release --workspace --exclude tests --bins
+	@if [ -z "$$REDIS_URL$$AMQP_URL$$MYSQL_URL" ]; then \
+		[ -f target/local/up.env ] || { echo 'nothing is up: run make up, or set REDIS_URL, AMQP_URL and MYSQL_URL'; exit 1; }; \
+		set -a; . target/local/up.env; set +a; \
+	fi; $(TARGET)/release/local verify $(ARGS)
 
 test:
 	@local/setup.sh

@@ -86,6 +86,15 @@ async fn each_sample_event_is_what_its_function_takes() {
     let consumed = world.consume(&world.consumer(), sample("consumer")).await.unwrap();
     assert_eq!(serde_json::to_value(consumed).unwrap(), report(2, 0));
 
+    // The consumer's sample brought two people whom Redis does not know.
+    for (name, mended) in [("reconcile-by-hand", 0), ("reconcile", 2), ("reconcile-by-hand", 0)] {
+        let reconciled = world.reconciled(sample(name)).await;
+        assert_eq!(reconciled["survey"]["activities"], 1, "{reconciled}");
+        let found = &reconciled["compare"]["found"];
+        assert_eq!(found[0]["mended"].as_u64().unwrap_or(0), mended, "{reconciled}");
+    }
+    assert_eq!(activities("activities-get").await.body, activity(2));
+
     let sink = HttpSink::answering(200).await;
     let mut event = sample("provision-cloudformation");
     event["ResponseURL"] = json!(sink.url());
@@ -170,6 +179,9 @@ async fn the_samples_are_answered(world: &World, functions: &Functions, dir: &Pa
     assert_eq!(answer(functions, "consumer", "consumer").await, report(2, 0));
     assert_eq!(answer(functions, "consumer", "consumer").await, report(0, 2));
     assert_eq!(world.active("42".parse().unwrap()).await, Some(2));
+
+    let looked = answer(functions, "reconcile", "reconcile-by-hand").await;
+    assert_eq!(looked["compare"]["found"][0]["lostInRedis"]["count"], 2, "{looked}");
 
     let sink = HttpSink::answering(200).await;
     let mut event = sample("provision-cloudformation");

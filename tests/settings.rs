@@ -10,9 +10,11 @@ use tests::{Settings, World};
 const PASSWORD: &str = "hunter2";
 
 /// A setting, and values that a function must not start with; an empty one counts as missing.
-const MALFORMED: [(&str, &[&str]); 9] = [
+const MALFORMED: [(&str, &[&str]); 11] = [
     ("REDIS_URL", &["", "localhost:6379", "http://:hunter2@cache", "redis://", "redis://:hunter2@cache:port"]),
     ("REDIS_TIMEOUT_MS", &["0", "-1", "soon", "1.5", "60001", "99999999999999999999"]),
+    ("REDIS_WAIT_REPLICAS", &["-1", "all", "11"]),
+    ("ARCHIVE_AFTER_DAYS", &["0", "-1", "a week", "3651"]),
     ("OUTBOX_GRACE_SECS", &["0", "-1", "a minute", "86401"]),
     ("AMQP_URL", &["", "broker:5672", "http://user:hunter2@broker", "amqp://", "amqp://user:hunter2@broker:port"]),
     ("PUBLISH_TIMEOUT_MS", &["0", "-1", "soon", "60001"]),
@@ -42,16 +44,18 @@ fn settings() -> Settings {
 #[tokio::test]
 async fn a_function_with_a_missing_or_malformed_setting_does_not_start_and_says_which() {
     type Start = fn(&Env<'_>) -> Result<(), String>;
-    let all = ["REDIS_URL", "REDIS_TIMEOUT_MS", "OUTBOX_GRACE_SECS"];
+    let all = ["REDIS_URL", "REDIS_TIMEOUT_MS", "REDIS_WAIT_REPLICAS", "OUTBOX_GRACE_SECS"];
     let broker = ["AMQP_URL", "PUBLISH_TIMEOUT_MS", "QUEUE_TYPE", "SIGNUP_QUEUE"];
     let signup: Start = |env| signup::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let activities: Start = |env| activities::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let consumer: Start = |env| consumer::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let provision: Start = |env| provision::App::from_env(env).map(drop).map_err(|error| error.to_string());
-    let functions: [(&str, Start, Vec<&str>); 4] = [
+    let reconcile: Start = |env| reconcile::App::from_env(env).map(drop).map_err(|error| error.to_string());
+    let functions: [(&str, Start, Vec<&str>); 5] = [
         ("signup", signup, [&all[..], &broker, &["DEV_USER_HEADER"]].concat()),
         ("activities", activities, [&all[..], &["MYSQL_URL", "DEV_USER_HEADER"]].concat()),
         ("consumer", consumer, [&all[..], &broker, &["MYSQL_URL"]].concat()),
+        ("reconcile", reconcile, [&all[..], &broker, &["MYSQL_URL", "ARCHIVE_AFTER_DAYS"]].concat()),
         ("provision", provision, [&broker[..], &["MYSQL_URL"]].concat()),
     ];
     for (function, start, reads) in functions {
@@ -77,9 +81,13 @@ async fn a_function_with_a_missing_or_malformed_setting_does_not_start_and_says_
 #[tokio::test]
 async fn a_program_without_a_setting_ends_with_one_line_and_an_error_status() {
     let programs = Programs::build(Profile::Dev).await.unwrap();
-    for (function, missing) in
-        [("signup", "REDIS_URL"), ("activities", "MYSQL_URL"), ("consumer", "AMQP_URL"), ("provision", "MYSQL_URL")]
-    {
+    for (function, missing) in [
+        ("signup", "REDIS_URL"),
+        ("activities", "MYSQL_URL"),
+        ("consumer", "AMQP_URL"),
+        ("reconcile", "AMQP_URL"),
+        ("provision", "MYSQL_URL"),
+    ] {
         for malformed in ["", "http://user:hunter2@somewhere/path"] {
             let mut settings = settings();
             settings.insert(missing.to_owned(), malformed.to_owned());

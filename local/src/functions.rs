@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
+use tokio::sync::watch;
 
 use crate::servers::{Launch, Process, find_program, free_port, until_ready, workspace_root};
 
@@ -45,6 +46,7 @@ pub struct Functions {
     emulator: Process,
     environments: Vec<Process>,
     invoker: Invoker,
+    ended: watch::Sender<invoke::Ended>,
 }
 
 impl Functions {
@@ -55,10 +57,12 @@ impl Functions {
         std::fs::create_dir_all(dir)?;
         let dir = dir.canonicalize()?;
         let port = free_port()?;
+        let (ended, seen) = watch::channel(invoke::Ended::new());
         let mut functions = Self {
             emulator: start_emulator(&dir, port)?,
             environments: Vec::new(),
-            invoker: Invoker::new(format!("http://127.0.0.1:{port}"))?,
+            invoker: Invoker::new(format!("http://127.0.0.1:{port}"), seen)?,
+            ended,
         };
         functions.until_emulator_answers().await?;
         for function in &FUNCTIONS {
@@ -103,7 +107,8 @@ impl Functions {
         index.and_then(|index| self.environments.get_mut(index)).with_context(|| format!("no function {function}"))
     }
 
-    /// Starts again what has ended, as Lambda replaces an execution environment, and names it.
+    /// Starts again what has ended, as Lambda replaces an execution environment, and names it. Invocations that it left
+    /// unanswered fail.
     pub fn replace_ended(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut replaced = Vec::new();
         for (function, process) in FUNCTIONS.iter().zip(&mut self.environments) {
@@ -111,6 +116,9 @@ impl Functions {
                 process.start_again()?;
                 replaced.push(function.name);
             }
+        }
+        if !replaced.is_empty() {
+            self.ended.send_modify(|ended| replaced.iter().for_each(|name| *ended.entry(name).or_default() += 1));
         }
         Ok(replaced)
     }

@@ -1,12 +1,14 @@
 //! The whole Onrush system on one machine: private servers, the functions under `cargo lambda watch`, the broker
-//! trigger, the sale, and the checks of the promises.
+//! trigger and the schedule, the sale, the chaos, and the checks of the promises.
 
+pub mod chaos;
 pub mod demo;
 pub mod exec;
 pub mod functions;
 pub mod https;
 pub mod report;
 pub mod sale;
+pub mod schedule;
 pub mod servers;
 pub mod trigger;
 pub mod up;

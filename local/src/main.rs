@@ -20,6 +20,8 @@ enum Command {
     Up(local::up::Args),
     /// Start everything, hold a sale, check every promise, stop everything
     Demo(local::demo::Args),
+    /// Kill, freeze and stop every part during a sale, heal, and hold the result against every reply
+    Chaos(local::chaos::Args),
     /// Send a crowd to an activity
     Sale(local::sale::Args),
     /// Check the promises in Redis, RabbitMQ and MySQL
@@ -32,6 +34,7 @@ async fn main() -> ExitCode {
         Command::Exec(args) => local::exec::run(args).await,
         Command::Up(args) => local::up::run(args).await,
         Command::Demo(args) => local::demo::run(args).await,
+        Command::Chaos(args) => local::chaos::run(args).await,
         Command::Sale(args) => local::sale::run(args).await,
         Command::Verify(args) => local::verify::run(args).await,
     };

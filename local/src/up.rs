@@ -1,6 +1,6 @@
-//! The whole stack: servers, functions and trigger; and `local up`, which leaves it running.
+//! The whole stack: servers, functions, trigger and schedule; and `local up`, which leaves it running.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::exec::stop_signal;
 use crate::functions::{Functions, Profile, Programs};
-use crate::servers::{RunDir, Servers, find_program};
+use crate::schedule::{self, Schedule};
+use crate::servers::{Fsync, RunDir, Servers, find_program, workspace_root};
 use crate::trigger::{self, Trigger};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -17,9 +18,38 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a stop waits for the batch at hand.
 const BATCH_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often `reconcile` runs when deployed.
+const RECONCILE_EVERY: Duration = Duration::from_secs(60);
+
+/// How a stack is built and where it differs from the deployed one.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How to build the functions.
+    pub profile: Profile,
+    /// Settings of the functions, on top of the addresses of the servers.
+    pub settings: Vec<(String, String)>,
+    /// How often `reconcile` runs.
+    pub reconcile_every: Duration,
+    /// Where to keep what each of its runs reported.
+    pub reports: Option<PathBuf>,
+    /// The care of Redis for its file.
+    pub fsync: Fsync,
+}
+
+impl Options {
+    /// As deployed, but for the profile.
+    #[must_use]
+    pub fn new(profile: Profile) -> Self {
+        let (settings, reports) = (Vec::new(), None);
+        Self { profile, settings, reconcile_every: RECONCILE_EVERY, reports, fsync: Fsync::default() }
+    }
+}
+
 /// Everything that a deployed Onrush has, on this machine. Dropping it kills everything.
 #[derive(Debug)]
 pub struct Stack {
+    /// Runs `reconcile` from time to time.
+    pub schedule: Schedule,
     /// Hands messages to `consumer`.
     pub trigger: Trigger,
     /// The functions behind the API.
@@ -36,15 +66,28 @@ impl Stack {
 
     /// [`Stack::start`] with functions built in this profile.
     pub async fn start_with(dir: &Path, profile: Profile) -> anyhow::Result<Self> {
-        let (servers, programs) = tokio::try_join!(Servers::start(dir), Programs::build(profile))?;
-        let functions = Functions::start(&dir.join("functions"), &programs, &servers.env()).await?;
+        Self::start_as(dir, &Options::new(profile)).await
+    }
+
+    /// [`Stack::start`] with these options.
+    pub async fn start_as(dir: &Path, options: &Options) -> anyhow::Result<Self> {
+        let (servers, programs) =
+            tokio::try_join!(Servers::start_with(dir, options.fsync), Programs::build(options.profile))?;
+        let settings = [servers.env(), options.settings.clone()].concat();
+        let functions = Functions::start(&dir.join("functions"), &programs, &settings).await?;
         functions.invoke("provision", &json!({})).await?;
         let invoker = functions.invoker();
         let trigger = Trigger::start(trigger::Settings::new(servers.rabbitmq.url()), move |event| {
             let invoker = invoker.clone();
             async move { invoker.invoke("consumer", &event).await.map(|_| ()) }
         });
-        Ok(Self { trigger, functions, servers })
+        let invoker = functions.invoker();
+        let settings = schedule::Settings { every: options.reconcile_every, reports: options.reports.clone() };
+        let schedule = Schedule::start(settings, move |event| {
+            let invoker = invoker.clone();
+            async move { invoker.invoke("reconcile", &event).await }
+        });
+        Ok(Self { schedule, trigger, functions, servers })
     }
 
     /// Where the API is: `http://127.0.0.1:port`.
@@ -55,6 +98,7 @@ impl Stack {
 
     /// Stops everything: first the trigger, so that it can finish its batch. One that takes long goes back to the queue.
     pub async fn stop(self) -> anyhow::Result<()> {
+        drop(self.schedule);
         let _ = tokio::time::timeout(BATCH_LIMIT, self.trigger.stop()).await;
         self.functions.stop().await?;
         self.servers.stop().await
@@ -90,19 +134,41 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     println!("Onrush is up after {:.1} s.\n\n{}", begun.elapsed().as_secs_f32(), guide(&stack, run_dir.path())?);
+    let settings = SettingsFile::write(&stack)?;
     let watched = tokio::select! {
         watched = watch(&mut stack) => watched,
         () = stop_signal() => Ok(()),
     };
+    drop(settings);
     eprintln!("\nStopping everything");
     let stopped = stack.stop().await;
     run_dir.finish(watched.is_ok() && stopped.is_ok())?;
     watched.and(stopped).map(|()| ExitCode::SUCCESS)
 }
 
-/// Tells of batches that fail, and replaces functions that end.
+/// The addresses of the running stack, for `make verify`; removed when the stack stops.
+struct SettingsFile(PathBuf);
+
+impl SettingsFile {
+    fn write(stack: &Stack) -> anyhow::Result<Self> {
+        let path = workspace_root().join("target/local/up.env");
+        let lines = stack.servers.env().into_iter().map(|(key, value)| format!("{key}='{value}'\n"));
+        std::fs::write(&path, lines.collect::<String>()).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for SettingsFile {
+    fn drop(&mut self) {
+        // Gone already, or left behind: then the next verify says that nobody answers.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Tells of batches and runs that fail, and replaces functions that end.
 async fn watch(stack: &mut Stack) -> anyhow::Result<()> {
     let mut progress = stack.trigger.progress();
+    let mut runs = stack.schedule.progress();
     let mut look = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {
@@ -110,6 +176,12 @@ async fn watch(stack: &mut Stack) -> anyhow::Result<()> {
                 changed.context("the trigger has ended")?;
                 if let Some(problem) = &progress.borrow_and_update().problem {
                     eprintln!("trigger: {problem}");
+                }
+            }
+            changed = runs.changed() => {
+                changed.context("the schedule has ended")?;
+                if let Some(problem) = &runs.borrow_and_update().problem {
+                    eprintln!("schedule: {problem}");
                 }
             }
             _ = look.tick() => {
@@ -129,8 +201,6 @@ fn guide(stack: &Stack, logs: &Path) -> anyhow::Result<String> {
     let mysql = reqwest::Url::parse(stack.servers.mysql.url())?;
     let redis = stack.servers.redis.url();
     let logs = logs.display();
-    let settings: Vec<_> = stack.servers.env().iter().map(|(key, value)| format!("{key}='{value}'")).collect();
-    let settings = settings.join(" ");
     let activity = r#"{"title":"Spring hike","capacity":100,"opensAt":null,"closesAt":null,"state":"open"}"#;
     Ok(format!(
         "Create an activity as an organiser, sign up, look, cancel:
@@ -151,8 +221,7 @@ Look inside:
   Logs      {logs}
 
 Check every promise:
-  {settings} \\
-    cargo run -q --release -p local -- verify
+  make verify
 
 Ctrl-C stops everything.",
         rabbitmq.host_str().unwrap_or_default(),

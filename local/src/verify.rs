@@ -25,10 +25,26 @@ pub use findings::{
 };
 pub use handed_out::HandedOut;
 pub(crate) use print::offenders;
-use stores::Stores;
+pub(crate) use stores::Stores;
+
+/// What must be true of a system at rest.
+const INVARIANTS: &str = "\
+What must be true once nothing is on its way any more:
+  lost        everybody who holds a granted receipt has an active row in MySQL
+  unexpected  everybody with an active row was granted a place
+  differing   receipt and row of a person tell the same: status, version, place, time
+  twice       nobody has two places, and no place has two people
+  oversold    active people never exceed the capacity, in Redis or in MySQL
+  miscounted  the counts that are kept (taken, sequence, activity.active) are those of the people counted one by one
+  missing     Redis and MySQL know the same activities
+  malformed   no receipt and no row has another form
+  outbox, queued, parked   nothing waits: no outbox note, no message in the queue, none in the parked queue
+It reads only. During a sale what is on its way shows as a finding; --drain-secs waits for it. The exit status is 0 only
+if nothing was found. People whom MySQL refuses since Redis lost writes show as lost: reconcile names them as a surplus.";
 
 /// Options of `local verify`.
 #[derive(clap::Args, Debug)]
+#[command(after_help = INVARIANTS)]
 pub struct Args {
     #[command(flatten)]
     settings: Settings,

@@ -212,7 +212,7 @@ impl<'a> Walk<'a> {
         for (row, seen) in rows.iter().zip(seen) {
             self.found.rows += 1;
             match &seen.receipt {
-                Some(Err(text)) => self.damaged(&row.user_id, text),
+                Some(Err(_)) => self.damaged(row.user_id.as_str(), &seen.receipt),
                 Some(Ok(receipt)) if *receipt == StoredReceipt::of(row) => self.count(receipt),
                 Some(Ok(receipt)) if receipt.version >= row.version => {
                     self.count(receipt);
@@ -247,29 +247,28 @@ impl<'a> Walk<'a> {
         loop {
             self.check_time()?;
             let (next, page) = self.reservations.receipts(id, cursor).await?;
-            let mut receipts = Vec::with_capacity(page.len());
-            for (user, seen) in page {
-                match (user.parse::<UserId>(), seen.receipt) {
-                    (Ok(user_id), Some(Ok(receipt))) => receipts.push((user_id, receipt, seen.noted)),
-                    (_, text) => {
-                        if met.insert(hasher.hash_one(&user)) {
-                            tracing::error!(activity_id = %id, ?user, ?text, "a receipt of another form");
-                            self.found.damaged += 1;
-                        }
-                    }
-                }
-            }
-            let users: Vec<&UserId> = receipts.iter().map(|(user_id, ..)| user_id).collect();
+            let page: Vec<_> = page.into_iter().map(|(user, seen)| (user.parse::<UserId>(), user, seen)).collect();
+            let users: Vec<&UserId> = page.iter().filter_map(|(user_id, ..)| user_id.as_ref().ok()).collect();
             let rows = self.store.signups_of(id, &users).await?;
             let with_row: HashSet<&str> = rows.iter().map(|row| row.user_id.as_str()).collect();
-            // A scan may show a receipt twice.
-            receipts.retain(|(user_id, ..)| {
-                !with_row.contains(user_id.as_str()) && met.insert(hasher.hash_one(user_id.as_str()))
-            });
-            self.found.without_row += receipts.len() as u64;
-            receipts.iter().for_each(|(_, receipt, _)| self.count(receipt));
-            let unnoted = receipts.into_iter().filter(|(.., noted)| !noted);
-            self.resend_unless_recorded(unnoted.map(|(user_id, receipt, _)| (user_id, receipt)).collect()).await?;
+            let mut unnoted = Vec::new();
+            for (user_id, user, seen) in &page {
+                // A scan may show a receipt twice.
+                if with_row.contains(user.as_str()) || !met.insert(hasher.hash_one(user)) {
+                    continue;
+                }
+                self.found.without_row += 1;
+                match (user_id, &seen.receipt) {
+                    (Ok(user_id), Some(Ok(receipt))) => {
+                        self.count(receipt);
+                        if !seen.noted {
+                            unnoted.push((user_id.clone(), *receipt));
+                        }
+                    }
+                    (_, receipt) => self.damaged(user, receipt),
+                }
+            }
+            self.resend_unless_recorded(unnoted).await?;
             cursor = next;
             if cursor == 0 {
                 return Ok(());
@@ -324,8 +323,8 @@ impl<'a> Walk<'a> {
         self.found.highest_sequence = self.found.highest_sequence.max(receipt.sequence);
     }
 
-    fn damaged(&mut self, user_id: &UserId, text: &str) {
-        tracing::error!(activity_id = %self.found.activity_id, %user_id, ?text, "a receipt of another form");
+    fn damaged(&mut self, user: &str, receipt: &Option<Result<StoredReceipt, String>>) {
+        tracing::error!(activity_id = %self.found.activity_id, user, ?receipt, "a receipt of another form");
         self.found.damaged += 1;
     }
 

@@ -347,4 +347,22 @@ mod tests {
     fn an_address_with_a_password_prints_nothing_of_it() {
         assert!(!format!("{:?}", broker_with("", "").unwrap()).contains("hunter2"));
     }
+
+    fn redis_with(own: &[(&'static str, &'static str)]) -> Result<RedisConfig, ConfigError> {
+        let lookup = |asked: &str| match own.iter().find(|(name, _)| *name == asked) {
+            Some((_, value)) => Some((*value).to_owned()),
+            None => (asked == "REDIS_URL").then(|| "redis://cache:6379".to_owned()),
+        };
+        RedisConfig::from_env(&Env::new(&lookup))
+    }
+
+    #[test]
+    fn a_grant_waits_for_replicas_only_where_told_to_and_for_less_than_a_call_may_take() {
+        assert_eq!(redis_with(&[]).unwrap().wait, None);
+        assert_eq!(redis_with(&[("REDIS_WAIT_REPLICAS", "0"), ("REDIS_WAIT_TIMEOUT_MS", "5000")]).unwrap().wait, None);
+        let wait = redis_with(&[("REDIS_WAIT_REPLICAS", "2")]).unwrap().wait;
+        assert_eq!(wait, Some(ReplicaWait { replicas: 2, timeout: Duration::from_millis(100) }));
+        let line = redis_with(&[("REDIS_WAIT_REPLICAS", "1"), ("REDIS_WAIT_TIMEOUT_MS", "1000")]).unwrap_err();
+        assert!(line.to_string().starts_with("REDIS_WAIT_TIMEOUT_MS"), "{line}");
+    }
 }

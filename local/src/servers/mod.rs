@@ -19,7 +19,7 @@ pub use port::free_port;
 pub use process::{Launch, Process, find_program};
 pub use rabbitmq::RabbitMq;
 pub use ready::until_ready;
-pub use redis::Redis;
+pub use redis::{Fsync, Redis};
 pub use run_dir::{RunDir, workspace_root};
 
 /// The three servers that Onrush needs.
@@ -36,8 +36,13 @@ pub struct Servers {
 impl Servers {
     /// Starts all three side by side, each in a folder of `dir`, and waits until each is healthy.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(dir, Fsync::default()).await
+    }
+
+    /// [`Servers::start`] with another care of Redis for its file.
+    pub async fn start_with(dir: &Path, fsync: Fsync) -> anyhow::Result<Self> {
         let (redis, rabbitmq, mysql) = tokio::try_join!(
-            async { Redis::start(&dir.join("redis")).await },
+            async { Redis::start_with(&dir.join("redis"), fsync).await },
             async { RabbitMq::start(&dir.join("rabbitmq")).await },
             async { MySql::start(&dir.join("mysql")).await },
         )?;

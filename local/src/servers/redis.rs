@@ -11,6 +11,17 @@ use super::ready;
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
+/// When Redis makes sure that a write is in its file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// Each second, as servers have it by default. While the disk is busy Redis answers first and writes later, so a
+    /// kill may lose the last moment.
+    #[default]
+    EachSecond,
+    /// Before it answers: a kill loses nothing that was answered.
+    EachWrite,
+}
+
 /// A running Redis; see [`super`] for what holds for all servers.
 #[derive(Debug)]
 pub struct Redis {
@@ -21,18 +32,27 @@ pub struct Redis {
 impl Redis {
     /// Starts one with its data and log in `dir`.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(dir, Fsync::default()).await
+    }
+
+    /// [`Redis::start`] with another care for its file.
+    pub async fn start_with(dir: &Path, fsync: Fsync) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
         let program = ["redis-server", "valkey-server"]
             .into_iter()
             .find_map(find_program)
             .context("neither redis-server nor valkey-server is installed; run local/setup.sh")?;
-        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port).await).await
+        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port, fsync).await).await
     }
 
-    async fn start_on(dir: &Path, program: &Path, port: u16) -> anyhow::Result<Self> {
+    async fn start_on(dir: &Path, program: &Path, port: u16, fsync: Fsync) -> anyhow::Result<Self> {
+        let fsync = match fsync {
+            Fsync::EachSecond => "everysec",
+            Fsync::EachWrite => "always",
+        };
         let process = Launch::new("Redis", program, dir, &dir.join("redis.log"))
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--daemonize", "no", "--save", ""])
-            .args(["--appendonly", "yes", "--appendfsync", "everysec"])
+            .args(["--appendonly", "yes", "--appendfsync", fsync])
             .arg("--dir")
             .arg(dir)
             .start()?;
