@@ -22,6 +22,7 @@ mod publishing;
 mod publishing_outages;
 mod reconcile_archive;
 mod reconcile_compare;
+mod reconcile_overtaken;
 mod reconcile_rebuild;
 mod reconcile_relay;
 mod reconcile_replay;

@@ -73,6 +73,8 @@ pub struct Comparison {
     pub highest_sequence: u64,
     /// Somebody came or went meanwhile, so that the count proves nothing.
     pub busy: bool,
+    /// Rows came between the walk along MySQL and the one along Redis, so that their people were not counted.
+    pub overtaken: bool,
     /// Receipts and notes written, and counts set, to mend it.
     pub mended: u64,
 }
@@ -113,12 +115,28 @@ pub async fn compare(
     let before = reservations.standing(id).await?;
     let mut walk = Walk::new(store, reservations, id, mode, deadline, before);
     let with_receipt = walk.along_mysql().await?;
+    crate::fail_point!("compare.between-walks");
     let after = reservations.standing(id).await?;
     // As many receipts as rows with one: then nobody is without a row.
     if after.receipts != with_receipt {
         walk.along_redis().await?;
     }
-    walk.finish().await
+    walk.finish(with_receipt).await
+}
+
+/// Compares and mends one activity in which nobody can sign up for now, until everybody was counted.
+pub async fn compare_at_rest(
+    store: &Store,
+    reservations: &Reservations,
+    id: ActivityId,
+    deadline: Instant,
+) -> Result<Comparison, ComparisonError> {
+    loop {
+        let found = compare(store, reservations, id, Mode::Mend, deadline).await?;
+        if !found.overtaken {
+            return Ok(found);
+        }
+    }
 }
 
 /// Makes a lost activity known again, whose sign-ups a comparison has put back: until now nobody could sign up. Whatever
@@ -185,6 +203,7 @@ impl<'a> Walk<'a> {
             counted: 0,
             highest_sequence: 0,
             busy: false,
+            overtaken: false,
             mended: 0,
         };
         Self { store, reservations, mode, deadline, before, found }
@@ -303,12 +322,14 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Sets the count of places taken, if nothing has moved since the walk began.
-    async fn finish(mut self) -> Result<Comparison, ComparisonError> {
+    /// Sets the count of places taken, if nothing has moved since the walk began and each receipt was met.
+    async fn finish(mut self, with_receipt: u64) -> Result<Comparison, ComparisonError> {
         let id = self.found.activity_id;
         let after = self.reservations.standing(id).await?;
         let is_same = (after.taken, after.sequence) == (self.before.taken, self.before.sequence);
-        self.found.busy = !is_same || self.found.mended > 0;
+        // A row that came after the first walk, before the second: it was met by neither.
+        self.found.overtaken = after.receipts != with_receipt + self.found.without_row;
+        self.found.busy = !is_same || self.found.overtaken || self.found.mended > 0;
         let is_wrong = self.before.capacity.is_some() && !self.found.busy && self.found.counted != self.found.taken;
         if is_wrong && self.found.damaged == 0 && self.mode == Mode::Mend {
             crate::fail_point!("compare.before-recount");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shared::comparison::{self, Mode};
+use shared::comparison;
 use shared::domain::{Activity, ActivityId};
 use shared::http::Problem;
 use shared::reservations::Load;
@@ -68,7 +68,7 @@ async fn launch(app: &App, lock: &mut ActivityLock, id: ActivityId, activity: &A
     comparison::recall(&app.store, &app.reservations).await?;
     app.reservations.remember(&[id]).await?;
     let deadline = Instant::now() + LAUNCH_LIMIT;
-    let found = comparison::compare(&app.store, &app.reservations, id, Mode::Mend, deadline).await?;
+    let found = comparison::compare_at_rest(&app.store, &app.reservations, id, deadline).await?;
     Ok(comparison::launch(&app.reservations, lock, &found).await?)
 }
 

@@ -69,7 +69,7 @@ async fn bring_back(app: &App, run: Run, id: ActivityId) -> Result<bool, StepErr
     let Some(comparing) = app.store.lock_comparison(id).await? else { return Ok(false) };
     let lost = app.reservations.standing(id).await?.capacity.is_none();
     let found = if lost {
-        Some(comparison::compare(&app.store, &app.reservations, id, Mode::Mend, run.deadline).await?)
+        Some(comparison::compare_at_rest(&app.store, &app.reservations, id, run.deadline).await?)
     } else {
         None
     };
