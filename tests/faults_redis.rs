@@ -7,7 +7,7 @@ use consumer::Report;
 use local::servers::{Fsync, Redis, RunDir};
 use redis::Value as Answer;
 use redis::aio::MultiplexedConnection;
-use tests::{Apart, Sale, World, eventually};
+use tests::{Sale, World, eventually};
 
 const TIMEOUT_MS: &str = "400";
 
