@@ -39,3 +39,6 @@ mod settings;
 mod signup_api;
 mod signup_outages;
 mod signup_refusals;
+
+/// The program that runs one event in a process of its own.
+const ONCE: tests::Once = tests::Once::new(env!("CARGO_BIN_EXE_once"));

@@ -59,6 +59,27 @@ async fn a_sale_goes_on_while_the_broker_is_stopped() {
 }
 
 #[tokio::test]
+async fn while_the_broker_is_down_the_slowest_hundredth_waits_less_than_three_times_as_long() {
+    let (world, signup, proxy) = signup_behind_a_proxy().await;
+    let id = world.open_activity(100_000).await;
+    signup.warm_up().await;
+    sale(&signup, id, "before", 200, 16).await;
+    let healthy = sale(&signup, id, "healthy", 4_000, 16).await;
+    proxy.cut();
+    let refused = sale(&signup, id, "refused", 4_000, 16).await;
+    proxy.heal();
+    world.purge_signups().await;
+    until_published(&world, &signup, id).await;
+    proxy.freeze();
+    let silent = sale(&signup, id, "silent", 4_000, 16).await;
+    proxy.heal();
+    let p99 = |sale: &Sale| sale.percentile(99).as_secs_f64() * 1_000.0;
+    let (healthy, refused, silent) = (p99(&healthy), p99(&refused), p99(&silent));
+    println!("p99 in ms: healthy {healthy:.1}, connection refused {refused:.1}, silent {silent:.1}");
+    assert!(refused < healthy * 3.0 && silent < healthy * 3.0, "healthy {healthy}, refused {refused}, silent {silent}");
+}
+
+#[tokio::test]
 async fn a_broker_with_a_memory_alarm_costs_one_deadline_and_gets_everything_after_it() {
     let dir = RunDir::create("test").unwrap();
     let mut rabbitmq = RabbitMq::start(dir.path()).await.unwrap();

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lapin::options::{
-    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Connection, ConnectionProperties};
@@ -56,6 +56,14 @@ impl World {
         let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
         connection.close(200, "done".into()).await.unwrap();
         declared.message_count()
+    }
+
+    /// Throws away everything in the sign-up queue.
+    pub async fn purge_signups(&self) {
+        let connection = self.amqp().await;
+        let channel = connection.create_channel().await.unwrap();
+        channel.queue_purge(self.topology().queue.as_str().into(), QueuePurgeOptions::default()).await.unwrap();
+        connection.close(200, "done".into()).await.unwrap();
     }
 
     /// Puts a message into the parked queue, as if somebody had given it up.
