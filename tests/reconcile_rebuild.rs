@@ -25,24 +25,10 @@ async fn flush(world: &World) {
     let _: () = redis::cmd("FLUSHALL").query_async(&mut world.redis.clone()).await.unwrap();
 }
 
-/// A run, while the event source hands the queue to the consumer.
-async fn reconciled_while_pumping(world: &World) -> Value {
-    let pump = async {
-        loop {
-            world.pump().await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::select! {
-        report = world.reconciled(json!({})) => report,
-        () = pump => unreachable!("the pump never ends"),
-    }
-}
-
 #[tokio::test]
 async fn a_lost_activity_comes_back_with_everybody_who_was_on_the_way_too() {
     let (world, apart, id) = lost().await;
-    let report = reconciled_while_pumping(&world).await;
+    let report = world.reconciled_while_pumping().await;
     assert_eq!(report["rebuild"], json!({"rebuilt": [id.to_string()], "waiting": []}), "{report}");
     assert_eq!(world.taken(id).await, 2);
     let signup = world.signup();
@@ -87,7 +73,7 @@ async fn until_the_queue_has_run_out_everybody_is_told_to_ask_again() {
 #[tokio::test]
 async fn an_old_barrier_does_not_stand_for_a_new_loss() {
     let (world, apart, id) = lost().await;
-    reconciled_while_pumping(&world).await;
+    world.reconciled_while_pumping().await;
     assert_eq!(call(&world.signup(), "POST", id, "dan").await.status, 202);
     // Only the activity is lost this time; dan is still in the queue.
     let keys = ActivityKeys::of(id);
@@ -97,7 +83,7 @@ async fn an_old_barrier_does_not_stand_for_a_new_loss() {
         .await
         .unwrap();
     assert_eq!(lost, 3);
-    let report = reconciled_while_pumping(&world).await;
+    let report = world.reconciled_while_pumping().await;
     assert_eq!(report["rebuild"]["rebuilt"], json!([id.to_string()]), "{report}");
     assert_eq!(call(&world.signup(), "POST", id, "dan").await.status, 200, "dan is back");
     apart.stop().await;
@@ -113,7 +99,7 @@ async fn receipts_that_are_left_over_keep_their_places_and_their_way_to_mysql() 
     let lost: u64 =
         redis::cmd("DEL").arg(ActivityKeys::of(id).activity).query_async(&mut world.redis.clone()).await.unwrap();
     assert_eq!(lost, 1);
-    reconciled_while_pumping(&world).await;
+    world.reconciled_while_pumping().await;
     assert_eq!((world.taken(id).await, world.outbox(id).await), (2, vec!["bob".to_owned()]));
     let again = call(&world.signup(), "POST", id, "bob").await;
     assert_eq!((again.status, &again.body["sequence"]), (200, &json!(fact_of(&waiting[0]).sequence)));

@@ -9,22 +9,6 @@ async fn hasty_world() -> World {
     World::with(&[("OUTBOX_GRACE_SECS", "1")]).await
 }
 
-/// Makes every note of the activity due now.
-async fn make_due(world: &World, id: shared::domain::ActivityId) {
-    let key = ActivityKeys::of(id).outbox;
-    for user in world.outbox(id).await {
-        let _: u64 = redis::cmd("ZADD")
-            .arg(&key)
-            .arg("XX")
-            .arg("CH")
-            .arg(1)
-            .arg(user)
-            .query_async(&mut world.redis.clone())
-            .await
-            .unwrap();
-    }
-}
-
 /// So many sign-ups whose notes are due.
 async fn fill(world: &World, id: shared::domain::ActivityId, count: usize) {
     let (keys, now_ms) = (ActivityKeys::of(id), shared::domain::Timestamp::now().as_ms());
@@ -48,7 +32,7 @@ async fn an_overdue_note_is_sent_again_as_its_fact_and_ends_as_a_row() {
     let id = world.open_activity(10).await;
     let bodies = world.grant(id, &["ann", "bob"]).await;
     assert_eq!(relayed(&world, id).await["overdue"], 0, "their grace is not over");
-    make_due(&world, id).await;
+    world.make_due(id).await;
     let report = relayed(&world, id).await;
     assert_eq!((&report["overdue"], &report["sent"], &report["damaged"]), (&json!(2), &json!(2), &json!(0)));
     let mut sent: Vec<_> = world.drain_signups().await.into_iter().map(|message| message.body).collect();
@@ -63,9 +47,9 @@ async fn with_a_backlog_in_the_queue_notes_wait_their_turn() {
     let world = hasty_world().await;
     let id = world.open_activity(10).await;
     world.grant(id, &["ann"]).await;
-    make_due(&world, id).await;
+    world.make_due(id).await;
     assert_eq!(relayed(&world, id).await["sent"], 1);
-    make_due(&world, id).await;
+    world.make_due(id).await;
     let report = relayed(&world, id).await;
     assert_eq!((&report["overdue"], &report["sent"], &report["backlog"]), (&json!(1), &json!(0), &json!(1)));
     assert_eq!(world.drain_signups().await.len(), 1);
