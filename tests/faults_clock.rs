@@ -110,8 +110,14 @@ async fn version(world: &World, sale: &Sale<'_>, user: &str) -> u64 {
 async fn redis_with(clock: &Clock, dir: &Path) -> (Process, String) {
     let program = find_program("redis-server").or_else(|| find_program("valkey-server")).unwrap();
     let port = free_port().unwrap();
-    let mut launch = Launch::new("Redis", &program, dir, &dir.join("redis.log"))
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
+    let mut launch = Launch::new("Redis", &program, dir, &dir.join("redis.log")).args([
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        &port.to_string(),
+        "--save",
+        "",
+    ]);
     for (name, path) in clock.env() {
         launch = launch.env(name, path);
     }

@@ -162,7 +162,8 @@ async fn a_deadlock_and_a_lock_that_is_held_too_long_cost_a_try_and_no_row() {
     for n in 0..100 {
         other.query_drop(format!("INSERT INTO user_activity VALUES (1, 'x-{n}', 1, NOW(3), 1, 1)")).await.unwrap();
     }
-    let lock = format!("SELECT status FROM user_activity WHERE activity_id = {} AND user_id = 'user-001' FOR UPDATE", sale.id);
+    let lock =
+        format!("SELECT status FROM user_activity WHERE activity_id = {} AND user_id = 'user-001' FOR UPDATE", sale.id);
     other.query_drop(lock).await.unwrap();
     let consuming = tokio::spawn({
         let (consumer, event) = (world.consumer(), invocation(batch.clone(), Duration::from_secs(30)));

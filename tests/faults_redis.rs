@@ -99,7 +99,7 @@ async fn a_redis_out_of_memory_refuses_new_places_in_full_and_lets_those_granted
     ask(&world, &["CONFIG", "SET", "maxmemory", "1"]).await;
     let before = world.redis_dump(sale.id).await;
     for method in ["POST", "DELETE"] {
-        let reply = sale.expect(method, "queued-001", if method == "POST" { 503 } else { 503 }).await;
+        let reply = sale.expect(method, "queued-001", 503).await;
         assert_eq!(reply.header("retry-after"), Some("1"));
     }
     assert_eq!(sale.expect("POST", "nobody", 503).await.code(), "unavailable");
@@ -233,7 +233,12 @@ async fn a_replica_that_is_promoted_without_the_last_second_oversells_nothing_in
 }
 
 /// What follows on the new primary: MySQL has ann, bob, cid, dan and eve, and the messages of the new primary wait.
-async fn promoted(world: &mut World, replica: &Redis, id: shared::domain::ActivityId, receipts: Vec<serde_json::Value>) {
+async fn promoted(
+    world: &mut World,
+    replica: &Redis,
+    id: shared::domain::ActivityId,
+    receipts: Vec<serde_json::Value>,
+) {
     world.settings.insert("REDIS_URL".into(), replica.url().to_owned());
     world.redis = connected(replica.url()).await;
     let report = world.pump().await.unwrap();
@@ -281,7 +286,8 @@ async fn refused_to_write(sale: &Sale<'_>) {
 
 async fn newest_version(world: &World, sale: &Sale<'_>) -> u64 {
     let keys = shared::reservations::ActivityKeys::of(sale.id);
-    let receipts: Vec<String> = redis::cmd("HVALS").arg(keys.signups).query_async(&mut world.redis.clone()).await.unwrap();
+    let receipts: Vec<String> =
+        redis::cmd("HVALS").arg(keys.signups).query_async(&mut world.redis.clone()).await.unwrap();
     let versions = receipts.iter().map(|receipt| receipt.split(' ').nth(1).unwrap().parse().unwrap());
     versions.max().unwrap()
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use shared::domain::{ActivityId, Timestamp};
 use shared::reservations::ActivityKeys;
 use tests::{Apart, World, call, fact_of, mq_event};
