@@ -18,6 +18,7 @@ mod plan;
 mod print;
 mod progress;
 mod reply;
+mod reports;
 mod run;
 mod timeline;
 mod torment;

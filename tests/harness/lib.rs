@@ -4,6 +4,7 @@
 //! own on them. A test that hurts a server starts a private one ([`local::servers`]).
 
 mod api;
+mod clock;
 mod database;
 mod facts;
 mod http;
@@ -11,13 +12,16 @@ mod mq;
 mod once;
 mod promises;
 mod proxy;
+mod sale;
 mod world;
 
 pub use api::{Reply, ask, call, event_for, request_of, send, signup_event};
+pub use clock::Clock;
 pub use database::empty_database;
 pub use facts::{fact_of, users};
 pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
 pub use once::Once;
 pub use proxy::Proxy;
+pub use sale::Sale;
 pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

@@ -54,6 +54,10 @@ pub struct Figures {
     pub unsettled: u64,
     /// Broken promises and left-overs that a comparison of Redis with MySQL found.
     pub findings: u64,
+    /// Facts that `reconcile` sent again from the outbox.
+    pub relayed: u64,
+    /// What the outbox failed to bring home: only the comparison of Redis with MySQL put it right.
+    pub mended: u64,
     /// Requests of all kinds.
     pub requests: u64,
     /// How often an activity was given more places.
@@ -106,6 +110,7 @@ impl Figures {
             (self.unexpected, "people of whom something is there that nothing explains"),
             (self.strange, "replies that the API does not have"),
             (self.unsettled, "receipts that are neither confirmed nor cancelled as they should be"),
+            (self.mended, "sign-ups that the outbox failed to bring home, and only a comparison found"),
             (self.findings, "findings where Redis and MySQL are compared"),
         ];
         let mut failures: Vec<String> = must_be_none
@@ -154,6 +159,8 @@ mod tests {
             drain_ms: 700,
             unsettled: 0,
             findings: 0,
+            relayed: 300,
+            mended: 0,
             requests: 12_000,
             resizes: 20,
             ended_by_themselves: 0,
@@ -170,7 +177,7 @@ mod tests {
 
     #[test]
     fn any_single_wrong_figure_fails_the_run() {
-        let spoilt: [fn(&mut Figures); 10] = [
+        let spoilt: [fn(&mut Figures); 11] = [
             |figures| figures.lost = 1,
             |figures| figures.twice = 1,
             |figures| figures.oversold = 1,
@@ -178,6 +185,7 @@ mod tests {
             |figures| figures.strange = 1,
             |figures| figures.unsettled = 1,
             |figures| figures.findings = 1,
+            |figures| figures.mended = 1,
             |figures| figures.heal_ms = None,
             |figures| figures.heal_ms = Some(90_001),
             |figures| figures.acknowledged = 0,

@@ -49,6 +49,7 @@ fn requests(outcome: &Outcome) -> Table {
     );
     table.row("faults", count(figures.faults), grace);
     table.row("requests", count(figures.requests), "of all kinds");
+    table.row("relayed", count(figures.relayed), "facts sent again from the outbox");
     table.row("resizes", count(figures.resizes), "more places for an activity");
     table.row("attempted", count(figures.attempted), "sign-ups and cancels sent");
     table.row("acknowledged", count(figures.acknowledged), "with a reply that promises something");
@@ -93,6 +94,11 @@ fn promises(outcome: &Outcome) -> Table {
     table.row("unexpected", count(figures.unexpected), "people of whom something is there that nothing explains");
     table.row("strange", count(figures.strange), "replies that the API does not have");
     table.row("unsettled", count(figures.unsettled), "receipts neither confirmed nor cancelled in the end");
+    table.row(
+        "mended",
+        count(figures.mended),
+        "sign-ups that the outbox failed to bring home, and only a comparison found",
+    );
     table.row("findings", count(figures.findings), "where Redis and MySQL are compared, person by person");
     let healed = figures.heal_ms.map_or_else(|| "never".to_owned(), |ms| millis(ms as f64));
     let limit = HEAL_LIMIT_MS / 1_000;

@@ -17,6 +17,7 @@ use super::organiser::Organiser;
 use super::phases::Phases;
 use super::plan::Plan;
 use super::progress::Progress;
+use super::reports::Reports;
 use super::torment::{Marks, torment};
 use super::watch::{self, Look, Sample, Watcher};
 use super::{Args, Files, OUTBOX_GRACE_SECS, ends};
@@ -102,7 +103,8 @@ impl Run {
         }?;
         let samples = samples.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let runs = runs.borrow().clone();
-        run.judge(args, end, samples, Runs { reported: runs.runs, failed: runs.failures })
+        let reports = Reports::read(&files.reports)?;
+        run.judge(args, end, samples, Runs { reported: runs.runs, failed: runs.failures }, reports)
     }
 
     /// Lets the people come, waits until everything has arrived, and reads what there is then.
@@ -152,7 +154,14 @@ impl Run {
         looks.filter(|outcome| std::future::ready(unsettled(outcome))).count().await as u64
     }
 
-    fn judge(&self, args: &Args, end: End, samples: Vec<Sample>, runs: Runs) -> anyhow::Result<Outcome> {
+    fn judge(
+        &self,
+        args: &Args,
+        end: End,
+        samples: Vec<Sample>,
+        runs: Runs,
+        reports: Reports,
+    ) -> anyhow::Result<Outcome> {
         let history = self.recorder.finish()?;
         let marks = self.marks.all();
         let (verdict, phases) = (check(&history, &end.held), Phases::of(&history, &marks));
@@ -163,6 +172,8 @@ impl Run {
             heal_ms: end.heal_ms,
             drain_ms: u64::try_from(end.drained.took.as_millis()).unwrap_or(u64::MAX),
             unsettled: end.unsettled,
+            relayed: reports.relayed,
+            mended: reports.mended,
             requests: history.entries.len() as u64,
             resizes: end.organised.as_ref().copied().unwrap_or(0),
             ended_by_themselves: self.marks.ended().len() as u64,
