@@ -227,6 +227,8 @@ async fn fails(world: &World, consumer: &consumer::App, batch: &Value, word: &st
 
 /// When the transaction began that waits for a lock in this database, if one does.
 async fn waiting_since(world: &World) -> Option<String> {
+    // The table is a copy, which is not renewed while it is read more often than each 100 ms.
+    tokio::time::sleep(Duration::from_millis(150)).await;
     let sql = "SELECT CAST(trx_started AS CHAR) FROM information_schema.INNODB_TRX \
         JOIN information_schema.PROCESSLIST ON ID = trx_mysql_thread_id \
         WHERE trx_state = 'LOCK WAIT' AND DB = DATABASE()";

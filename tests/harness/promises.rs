@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use local::verify::{HandedOut, Settings, verify};
+use local::verify::{Findings, HandedOut, Settings, verify};
 use redis::AsyncCommands;
 use serde_json::{Value, json};
 use shared::domain::ActivityId;
@@ -42,6 +42,12 @@ impl World {
     /// Runs `reconcile`, hands the queue over, and checks every promise person by person; so too for these receipts, as
     /// people got them.
     pub async fn assert_sound(&self, id: ActivityId, receipts: impl IntoIterator<Item = Value>) {
+        let findings = self.findings(id, receipts).await;
+        assert!(findings.is_clean(), "{findings:#?}");
+    }
+
+    /// The same, with what was found.
+    pub async fn findings(&self, id: ActivityId, receipts: impl IntoIterator<Item = Value>) -> Findings {
         let report = self.reconciled_only(id).await;
         assert!(!report.to_string().contains("\"error\""), "a step of reconcile stopped: {report}");
         self.pump().await;
@@ -49,8 +55,7 @@ impl World {
             receipts.into_iter().map(|receipt| serde_json::from_value(receipt).expect("a receipt")).collect();
         let variables: Vec<_> = self.settings.clone().into_iter().collect();
         let settings = Settings::from_variables(&variables).unwrap();
-        let findings = verify(&settings, Some(id), &handed_out).await.unwrap();
-        assert!(findings.is_clean(), "{report}\n{findings:#?}");
+        verify(&settings, Some(id), &handed_out).await.unwrap()
     }
 
     /// Everybody with a row, in the order of their ids, and the status of the row: 1 signed up, 2 cancelled.

@@ -18,7 +18,10 @@ use crate::{App, Run};
 /// Finds the overdue notes and sends their facts, until there are no more or the time is over.
 pub(crate) async fn relay(app: &App, run: Run) -> Result<Relayed, StepError> {
     let depth = app.publisher.depth(run.deadline).await?;
-    let mut relay = Relay { app, run, now: Timestamp::now(), claimed: Vec::new(), report: Relayed::default() };
+    // The later of two clocks, since either may be off: a note that is claimed early is a message more, one that is never
+    // claimed is a place lost.
+    let now = app.reservations.time().await?.max(Timestamp::now());
+    let mut relay = Relay { app, run, now, claimed: Vec::new(), report: Relayed::default() };
     relay.report.backlog = depth.queued;
     relay.report.parked = depth.parked;
     let send = run.mode == Mode::Mend && depth.queued == 0;

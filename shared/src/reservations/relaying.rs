@@ -33,6 +33,13 @@ impl Reservations {
         Ok((cursor, ids.into_iter().map(ActivityId::new).collect()))
     }
 
+    /// The time by the clock of Redis.
+    pub async fn time(&self) -> Result<Timestamp, ReservationsError> {
+        let (secs, micros): (u64, u64) = self.connection.query(&redis::cmd("TIME")).await?;
+        let at = Timestamp::from_ms(secs.saturating_mul(1_000).saturating_add(micros / 1_000));
+        at.map_err(|error| malformed(ActivityId::new(0), &error.to_string()))
+    }
+
     /// How many notes of each of these activities are due at `now`, in their order. One round trip.
     pub async fn overdue(&self, ids: &[ActivityId], now: Timestamp) -> Result<Vec<u64>, ReservationsError> {
         if ids.is_empty() {
