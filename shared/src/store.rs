@@ -13,7 +13,8 @@ mod upsert;
 
 use std::time::Duration;
 
-use mysql_async::{Conn, Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
+use mysql_async::prelude::{FromRow, Queryable};
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Pool, PoolConstraints, PoolOpts};
 use tokio::time::timeout;
 
 pub use activities::{ActivityLock, Put, StoredActivity};
@@ -75,6 +76,19 @@ impl Store {
 
     async fn connection(&self) -> Result<Conn, StoreError> {
         connection_from(&self.pool).await
+    }
+
+    /// Asks one question.
+    async fn select<T: FromRow + Send + 'static>(&self, sql: &str, params: Params) -> Result<Vec<T>, StoreError> {
+        let mut connection = self.connection().await?;
+        let outcome = match timeout(TIMEOUT, connection.exec(sql, params)).await {
+            Ok(rows) => rows.map_err(StoreError::from),
+            Err(_) => Err(StoreError::TimedOut),
+        };
+        if outcome.is_err() {
+            abandon(connection);
+        }
+        outcome
     }
 }
 

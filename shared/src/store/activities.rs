@@ -69,19 +69,7 @@ impl Store {
     }
 
     async fn read(&self, sql: String, params: Vec<Value>) -> Result<Vec<StoredActivity>, StoreError> {
-        let mut connection = self.connection().await?;
-        let rows = timeout(TIMEOUT, connection.exec(sql, params)).await;
-        match rows {
-            Ok(Ok(rows)) => rows.into_iter().map(stored_activity).collect(),
-            Ok(Err(error)) => {
-                abandon(connection);
-                Err(error.into())
-            }
-            Err(_) => {
-                abandon(connection);
-                Err(StoreError::TimedOut)
-            }
-        }
+        self.select(&sql, params.into()).await?.into_iter().map(stored_activity).collect()
     }
 
     /// Keeps other changes of this activity out until the lock is released, so that the two steps of a change, in

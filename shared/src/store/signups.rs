@@ -1,11 +1,9 @@
 //! Reads sign-ups as the record keeps them, page by page.
 
-use mysql_async::prelude::Queryable;
 use mysql_async::{Params, Value};
-use tokio::time::timeout;
 
 use super::statements::{self, timestamp};
-use super::{Store, StoreError, TIMEOUT, abandon};
+use super::{Store, StoreError};
 use crate::domain::{ActivityId, Signup, SignupStatus, UserId, Version};
 
 /// How many rows one page holds.
@@ -33,19 +31,7 @@ impl Store {
     }
 
     async fn read_signups(&self, id: ActivityId, sql: &str, params: Params) -> Result<Vec<Signup>, StoreError> {
-        let mut connection = self.connection().await?;
-        let rows: Result<Result<Vec<Columns>, _>, _> = timeout(TIMEOUT, connection.exec(sql, params)).await;
-        match rows {
-            Ok(Ok(rows)) => rows.into_iter().map(|columns| signup(id, columns)).collect(),
-            Ok(Err(error)) => {
-                abandon(connection);
-                Err(error.into())
-            }
-            Err(_) => {
-                abandon(connection);
-                Err(StoreError::TimedOut)
-            }
-        }
+        self.select(sql, params).await?.into_iter().map(|columns| signup(id, columns)).collect()
     }
 }
 
