@@ -55,9 +55,9 @@ async fn fill(world: &World, id: ActivityId) {
            redis.call('HSET', KEYS[1], string.format('user-%07d', n), '1 ' .. ARGV[3] .. ' ' .. n)
          end",
     );
-    for first in (1..=PEOPLE).step_by(5_000) {
+    for first in (1..=PEOPLE).step_by(1_000) {
         let mut call = write.prepare_invoke();
-        call.key(&keys.signups).arg(first).arg(first + 4_999).arg(version);
+        call.key(&keys.signups).arg(first).arg(first + 999).arg(version);
         let _: () = call.invoke_async(&mut world.redis.clone()).await.unwrap();
     }
     let _: u64 = redis::cmd("HSET")
