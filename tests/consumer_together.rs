@@ -190,3 +190,30 @@ async fn a_lock_that_somebody_holds_for_long_is_waited_for_and_the_rows_written(
     assert_eq!(consuming.await.unwrap(), Report { received: 1, written: 1, ..Report::default() });
     assert_eq!(world.active(id).await, Some(0));
 }
+
+/// Nothing locks a row that is not there, and an activity that MySQL does not know cannot be locked either.
+#[tokio::test]
+async fn a_newer_row_that_comes_between_the_look_and_the_write_stays() {
+    let world = World::new().await;
+    let id = random_activity_id();
+    let newer = format!(
+        "INSERT INTO user_activity VALUES ({id}, 'ann', 2, '2026-11-30 12:00:00.123', 7, 9), \
+         ({id}, 'bob', 1, '2026-11-30 12:00:00.123', 8, 9)"
+    );
+    let url = world.settings["MYSQL_URL"].clone();
+    shared::fail::cfg_callback("upsert.before-write", move || {
+        let (url, newer) = (url.clone(), newer.clone());
+        let insert = async move {
+            let pool = mysql_async::Pool::new(url.as_str());
+            pool.get_conn().await.unwrap().query_drop(newer).await.unwrap();
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        std::thread::spawn(move || runtime.block_on(insert)).join().unwrap();
+    })
+    .unwrap();
+    let older = [message_body(id, "ann", 5, 1, "signed-up"), message_body(id, "bob", 5, 2, "cancelled")];
+    world.consume(&world.consumer(), mq_event(&older[..1])).await.unwrap();
+    shared::fail::remove("upsert.before-write");
+    world.consume(&world.consumer(), mq_event(&older[1..])).await.unwrap();
+    assert_eq!(world.rows(id).await, [("ann".into(), 2, 9, 7), ("bob".into(), 1, 9, 8)]);
+}

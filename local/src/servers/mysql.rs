@@ -166,6 +166,8 @@ fn common_args(dir: &Path) -> Vec<String> {
     let mut args = vec![
         "--no-defaults".to_owned(), // must come first
         format!("--datadir={}", dir.join("data").display()),
+        // Servers that share /tmp remove each other's temporary tables while they are set up.
+        format!("--tmpdir={}", dir.display()),
         "--skip-log-bin".to_owned(),
         "--innodb-buffer-pool-size=128M".to_owned(),
     ];

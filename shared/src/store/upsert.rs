@@ -117,6 +117,7 @@ async fn admit_one_by_one<'a>(connection: &mut Conn, rows: &'a [Signup]) -> Resu
     let known =
         Known { rooms: lock_rooms(&mut transaction, &ids).await?, held: lock_held(&mut transaction, rows).await? };
     let Admission { writes, stale, surplus, active } = admit(rows, &known);
+    crate::fail_point!("upsert.before-write");
     if !writes.is_empty() {
         let params = statements::row_params(writes.iter().copied());
         transaction.exec_drop(statements::upsert(writes.len()), params).await?;
