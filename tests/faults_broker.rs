@@ -50,10 +50,10 @@ async fn killed(world: &World, signup: &signup::App, rabbitmq: &mut RabbitMq) {
     rabbitmq.kill().await.unwrap();
     sale.grant("down", 30).await;
     let during = async {
-        let mut round = 0;
-        loop {
-            sale.grant(&format!("starting-{round:04}"), 1).await;
-            round += 1;
+        let mut beat = tokio::time::interval(Duration::from_millis(100));
+        for beats in 0_u32.. {
+            beat.tick().await;
+            sale.grant(&format!("starting-{beats:03}"), 2).await;
         }
     };
     tokio::select! {
