@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lapin::options::{QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use local::servers::{RabbitMq, RunDir};
+use serde_json::json;
 use tests::{Proxy, Sale, World, eventually};
 
 /// RabbitMQ 3.10 loses a quorum queue that is younger than this when it is killed.
@@ -37,7 +38,7 @@ async fn frozen(world: &World, signup: &signup::App, rabbitmq: &RabbitMq) {
     world.make_due(sale.id).await;
     let report = world.reconciled_only(sale.id).await;
     assert!(report["relay"]["error"].as_str().is_some_and(|error| error.contains("in time")), "{report}");
-    assert_eq!(report["compare"]["found"], serde_json::json!([]), "{report}");
+    assert_eq!(report["compare"]["found"], json!([]), "{report}");
     rabbitmq.resume().unwrap();
     sale.grant("after", 10).await;
     sale.comes_home(60).await;
@@ -50,10 +51,10 @@ async fn killed(world: &World, signup: &signup::App, rabbitmq: &mut RabbitMq) {
     rabbitmq.kill().await.unwrap();
     sale.grant("down", 30).await;
     let during = async {
-        let mut round = 0;
-        loop {
-            sale.grant(&format!("starting-{round:04}"), 1).await;
-            round += 1;
+        let mut beat = tokio::time::interval(Duration::from_millis(100));
+        for beats in 0_u32.. {
+            beat.tick().await;
+            sale.grant(&format!("starting-{beats:03}"), 2).await;
         }
     };
     tokio::select! {
@@ -104,6 +105,29 @@ async fn a_queue_that_was_deleted_in_a_sale_comes_back_with_provision_and_everyb
     provision::provision(&world.provision()).await.unwrap();
     sale.grant("later", 20).await;
     sale.comes_home(60).await;
+}
+
+#[tokio::test]
+async fn a_queue_that_lost_its_binding_gets_nothing_and_the_relay_says_so_and_sends_all_when_it_is_back() {
+    let world = World::new().await;
+    unbind(&world).await;
+    let sale = Sale::open(&world, world.signup(), 100).await;
+    sale.grant("returned", 20).await;
+    assert_eq!(world.outbox(sale.id).await.len(), 20);
+    for _ in 0..2 {
+        // A message that comes back to the sender was not sent, so its note is due again at once.
+        world.make_due(sale.id).await;
+        let report = world.reconciled_only(sale.id).await;
+        let error = report["relay"]["error"].as_str();
+        assert!(error.is_some_and(|error| error.contains("no queue takes the message")), "{report}");
+        let look = json!({"activityId": sale.id.to_string(), "dryRun": true});
+        assert_eq!(world.reconciled(look).await["relay"]["overdue"], 20);
+    }
+    assert_eq!((world.queued().await, world.active(sale.id).await), (0, Some(0)));
+    provision::provision(&world.provision()).await.unwrap();
+    let report = world.reconciled_only(sale.id).await;
+    assert_eq!(report["relay"]["sent"], 20, "{report}");
+    sale.comes_home(20).await;
 }
 
 #[tokio::test]
@@ -193,6 +217,14 @@ async fn signup_behind_a_proxy(world: &mut World) -> (Proxy, signup::App) {
     let signup = world.signup();
     world.settings.insert("AMQP_URL".into(), direct);
     (proxy, signup)
+}
+
+async fn unbind(world: &World) {
+    let (connection, topology) = (world.amqp().await, world.topology());
+    let channel = connection.create_channel().await.unwrap();
+    let [queue, exchange, key] = [&topology.queue, &topology.exchange, &topology.routing_key].map(|name| name.as_str());
+    channel.queue_unbind(queue.into(), exchange.into(), key.into(), FieldTable::default()).await.unwrap();
+    connection.close(200, "done".into()).await.unwrap();
 }
 
 async fn delete_queue(world: &World) {
