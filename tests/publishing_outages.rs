@@ -112,6 +112,11 @@ async fn a_broker_with_a_memory_alarm_costs_one_deadline_and_gets_everything_aft
     for sale in [&healthy, &first, &blocked, &learning, &learnt, &later] {
         assert!(outbox.is_superset(&sale.users));
     }
+    // No message of them is left, and the outbox brings everybody home.
+    world.drain_signups().await;
+    world.make_due(id).await;
+    world.assert_sound(id, []).await;
+    assert_eq!(world.active(id).await, Some(outbox.len() as u64));
     rabbitmq.kill().await.unwrap();
     dir.finish(true).unwrap();
 }
