@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use consumer::Report;
 use local::servers::{Fsync, Redis, RunDir};
 use redis::Value as Answer;
-use redis::aio::MultiplexedConnection;
-use tests::{Sale, World, eventually};
+use tests::{Sale, World, eventually, redis_at};
 
 const TIMEOUT_MS: &str = "400";
 
@@ -41,7 +40,7 @@ async fn a_redis_that_is_killed_in_a_sale_and_started_again_knows_everybody() {
         assert_eq!(sale.expect("POST", "next", 202).await.body["sequence"], 41);
         (sale.id, sale.receipts())
     };
-    world.redis = connected(redis.url()).await;
+    world.redis = redis_at(redis.url()).await;
     assert_eq!(world.outbox(id.0).await.len(), 21);
     world.pump().await;
     world.make_due(id.0).await;
@@ -137,7 +136,7 @@ async fn a_primary_that_became_a_replica_or_is_busy_refuses_at_once_and_everybod
     sale.grant("between", 10).await;
 
     ask(&world, &["CONFIG", "SET", "busy-reply-threshold", "50"]).await;
-    let mut other = connected(&world.settings["REDIS_URL"]).await;
+    let mut other = redis_at(&world.settings["REDIS_URL"]).await;
     let script = tokio::spawn(async move {
         let endless = redis::cmd("EVAL").arg("while true do end").arg(0).to_owned();
         endless.query_async::<Answer>(&mut other).await.unwrap_err()
@@ -240,7 +239,7 @@ async fn promoted(
     receipts: Vec<serde_json::Value>,
 ) {
     world.settings.insert("REDIS_URL".into(), replica.url().to_owned());
-    world.redis = connected(replica.url()).await;
+    world.redis = redis_at(replica.url()).await;
     let report = world.pump().await.unwrap();
     assert_eq!(world.active(id).await, Some(5), "never more than places: {report:?}");
     assert_eq!(report.surplus, 2, "bob's place goes to one of fay, gus and hal: {report:?}");
@@ -300,16 +299,12 @@ fn user_of(message: &tests::Message) -> String {
     message.json()["userId"].as_str().unwrap().to_owned()
 }
 
-async fn connected(url: &str) -> MultiplexedConnection {
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
-}
-
 async fn ask(world: &World, command: &[&str]) {
     let _: Answer = redis::cmd(command[0]).arg(&command[1..]).query_async(&mut world.redis.clone()).await.unwrap();
 }
 
 async fn ask_server(url: &str, command: &[&str]) {
-    let _: Answer = redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connected(url).await).await.unwrap();
+    let _: Answer = redis::cmd(command[0]).arg(&command[1..]).query_async(&mut redis_at(url).await).await.unwrap();
 }
 
 /// Makes this server a replica of the world's, and waits until it has all.
@@ -320,7 +315,7 @@ async fn follow(world: &World, replica: &Redis) {
     let (host, port) = address.trim_end_matches('/').split_once(':').unwrap();
     ask_server(replica.url(), &["REPLICAOF", host, port]).await;
     eventually("the link to the primary", A_WHILE, async || {
-        let mut replica = connected(replica.url()).await;
+        let mut replica = redis_at(replica.url()).await;
         let info: String = redis::cmd("INFO").arg("replication").query_async(&mut replica).await.unwrap();
         info.contains("master_link_status:up")
     })

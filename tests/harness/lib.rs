@@ -24,4 +24,4 @@ pub use mq::{Message, message_body, mq_event};
 pub use once::Once;
 pub use proxy::Proxy;
 pub use sale::Sale;
-pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};
+pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id, redis_at};

@@ -90,7 +90,7 @@ impl World {
                 panic!("{key} is not set: run `make test`, or `cargo run -p local -- exec -- cargo nextest run`")
             })
         };
-        let redis = redis::Client::open(url("REDIS_URL")).unwrap().get_multiplexed_async_connection().await.unwrap();
+        let redis = redis_at(&url("REDIS_URL")).await;
         let opts = mysql_async::Opts::from_url(&url("MYSQL_URL")).unwrap();
         let mysql =
             Pool::new(OptsBuilder::from_opts(opts).prefer_socket(false).setup(vec!["SET time_zone = '+00:00'"]));
@@ -237,6 +237,14 @@ impl World {
         }
         Some(self.consume(&self.consumer(), crate::mq_event(bodies)).await.unwrap())
     }
+}
+
+/// A connection to this Redis, patient with a busy machine and with commands that wait.
+pub async fn redis_at(url: &str) -> MultiplexedConnection {
+    let patient = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(10)))
+        .set_response_timeout(Some(Duration::from_secs(20)));
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 /// An invocation that must end within `limit`.
