@@ -92,8 +92,8 @@ fn table(figures: &Figures) -> String {
         ],
         [
             ("requests", count(figures.requests)),
-            ("healed after", ms(figures.heal_ms.map(|ms| ms as f64))),
-            ("drained after", millis(figures.drain_ms as f64)),
+            ("mended", count(figures.mended)),
+            ("healed after", figures.heal_ms.map_or_else(|| "never".to_owned(), |ms| millis(ms as f64))),
         ],
     ];
     let mut table = "<table>".to_owned();

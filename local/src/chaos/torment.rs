@@ -156,7 +156,7 @@ pub async fn torment(stack: &mut Stack, plan: &Plan, marks: &Marks) -> anyhow::R
     let hands = tokio::sync::Mutex::new(Hands { functions: &mut stack.functions, away: 0 });
     let faults = async {
         for fault in &plan.faults {
-            until(marks.clock, fault.begins_ms, marks).await;
+            wait_for_turn(fault, marks).await;
             inflict(fault, &mut stack.servers, &hands, marks).await?;
         }
         anyhow::Ok(())
@@ -180,9 +180,10 @@ pub async fn torment(stack: &mut Stack, plan: &Plan, marks: &Marks) -> anyhow::R
 }
 
 /// Waits for the time of a fault, and for a gap after the one before where that took longer than planned.
-async fn until(clock: Clock, begins_ms: u64, marks: &Marks) {
+async fn wait_for_turn(fault: &Fault, marks: &Marks) {
     let back_ms = marks.all().iter().filter(|mark| !is_kill_of_function(mark)).filter_map(|mark| mark.to_ms).max();
-    wait_until(clock, begins_ms.max(back_ms.map_or(0, |back_ms| back_ms + LEAST_GAP_MS))).await;
+    let earliest_ms = back_ms.map_or(0, |back_ms| back_ms + LEAST_GAP_MS);
+    wait_until(marks.clock, fault.begins_ms.max(earliest_ms)).await;
 }
 
 fn is_kill_of_function(mark: &Mark) -> bool {
