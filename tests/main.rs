@@ -27,6 +27,7 @@ mod publishing;
 mod publishing_outages;
 mod reconcile_archive;
 mod reconcile_compare;
+mod reconcile_damaged;
 mod reconcile_overtaken;
 mod reconcile_rebuild;
 mod reconcile_relay;

@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS activity (
   opens_at   DATETIME(3)      NULL COMMENT 'UTC',
   closes_at  DATETIME(3)      NULL COMMENT 'UTC',
   loaded_at  DATETIME(3)      NULL COMMENT 'UTC, when Redis first had it; from then on Redis alone may lose it',
-  compared_at DATETIME(3)     NULL COMMENT 'UTC, when its rows and Redis were last found to be the same',
+  compared_at DATETIME(3)     NULL COMMENT 'UTC, when its rows were last compared with Redis one by one',
   archived_at DATETIME(3)     NULL COMMENT 'UTC, when Redis let its sign-ups go',
   created_at DATETIME(3)      NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
   updated_at DATETIME(3)      NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),

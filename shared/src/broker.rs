@@ -20,7 +20,7 @@ use crate::config::{BrokerConfig, Topology};
 use crate::domain::Signup;
 use crate::message::TraceParent;
 use breaker::{Breaker, Pass};
-pub use bulk::Depth;
+pub use bulk::{Depth, Sent};
 use link::Link;
 use outgoing::OutgoingMessage;
 pub use outgoing::{PARKED_REASON_HEADER, ParkedCopy, REPLAYS_HEADER};
@@ -81,16 +81,6 @@ impl PublishError {
     /// Whether the broker itself is in trouble, as opposed to this one message.
     fn is_broker_failure(&self) -> bool {
         matches!(self, Self::Connection(_) | Self::ConnectTimedOut | Self::TimedOut(_))
-    }
-
-    /// The same for the next message, which was not tried.
-    fn again(&self) -> Self {
-        match self {
-            Self::Connection(error) => Self::Connection(error.clone()),
-            Self::ConnectTimedOut => Self::ConnectTimedOut,
-            Self::Blocked => Self::Blocked,
-            _ => Self::BreakerOpen,
-        }
     }
 }
 

@@ -162,6 +162,9 @@ pub enum ReservationsError {
     },
 }
 
+/// The answer about one of several activities: an error where that one's keys hold data of another form.
+pub type OfEach<T> = Result<T, ReservationsError>;
+
 /// The reservations of all activities.
 #[derive(Clone)]
 pub struct Reservations {

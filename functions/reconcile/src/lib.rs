@@ -5,6 +5,7 @@
 //! others from their work.
 
 mod archive;
+mod aside;
 mod barrier;
 mod compare;
 mod rebuild;
@@ -27,6 +28,8 @@ use shared::reservations::Reservations;
 use shared::store::Store;
 use tokio::time::Instant;
 
+use aside::Aside;
+pub use aside::Failed;
 pub use report::{Report, Step, StepError};
 use request::{BadRequest, Request};
 
@@ -80,21 +83,29 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
 }
 
 async fn every_step(app: &App, run: Run, request: &Request, report: &mut Report) {
+    let mut aside = Aside::default();
+    steps(app, run, request, report, &mut aside).await;
+    report.failed = aside.0;
+}
+
+async fn steps(app: &App, run: Run, request: &Request, report: &mut Report, aside: &mut Aside) {
     // First, since people wait for it, and since it needs no MySQL.
-    report.relay = Some(relay::relay(app, run).await.into());
-    let survey = match survey::survey(app, run).await {
+    report.relay = Some(relay::relay(app, run, aside).await.into());
+    let survey = match survey::survey(app, run, aside).await {
         Ok(survey) => survey,
         Err(error) => {
             report.survey = Some(Step::from(Err(error)));
             return;
         }
     };
-    report.rebuild = Some(rebuild::rebuild(app, run, &survey).await.into());
-    report.compare = Some(compare::compare(app, run, &survey).await.into());
-    report.surplus = Some(surplus::surplus(app, run, &survey, request.release_surplus).await.into());
-    report.archive = Some(archive::archive(app, run, &survey).await.into());
+    report.rebuild = Some(rebuild::rebuild(app, run, &survey, aside).await.into());
+    let compared = compare::compare(app, run, &survey, aside).await;
+    let at_rest = compared.as_ref().map(|compared| compared.at_rest.clone()).unwrap_or_default();
+    report.compare = Some(compared.into());
+    report.surplus = Some(surplus::surplus(app, run, &survey, request.release_surplus, aside).await.into());
+    report.archive = Some(archive::archive(app, run, &survey, &at_rest, aside).await.into());
     report.survey = Some(Ok(survey.summary).into());
     if run.mode == Mode::Mend && report.has_new_notes() {
-        report.relay_again = Some(relay::relay(app, run).await.into());
+        report.relay_again = Some(relay::relay(app, run, aside).await.into());
     }
 }

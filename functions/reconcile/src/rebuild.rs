@@ -6,12 +6,15 @@ use shared::reservations::NOTICE_CHUNK;
 use shared::store::StoredActivity;
 use tokio::time::Instant;
 
+use crate::aside::Aside;
 use crate::report::{Rebuilt, StepError};
 use crate::survey::Survey;
 use crate::{App, Run, barrier};
 
+const STEP: &str = "rebuild";
+
 /// Brings back what is missing and may come back.
-pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey) -> Result<Rebuilt, StepError> {
+pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey, aside: &mut Aside) -> Result<Rebuilt, StepError> {
     let mut report = Rebuilt::default();
     let (archived, lost): (Vec<_>, Vec<_>) = survey.missing.iter().partition(|stored| stored.archived);
     if run.mode == Mode::Look {
@@ -20,18 +23,19 @@ pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey) -> Result<Rebu
     }
     forget_found(app).await?;
     for stored in archived {
-        bury(app, stored).await?;
-        report.rebuilt.push(stored.id);
+        let buried = bury(app, stored).await;
+        report.rebuilt.extend(aside.unless_damaged(STEP, stored.id, buried)?.map(|()| stored.id));
     }
     let ids: Vec<ActivityId> = lost.iter().map(|stored| stored.id).collect();
     for chunk in ids.chunks(NOTICE_CHUNK) {
         let (drained, waiting) = drained(app, run, chunk).await?;
         report.waiting.extend(waiting);
         for id in drained {
-            if Instant::now() >= run.deadline || !bring_back(app, run, id).await? {
-                report.waiting.push(id);
-            } else {
-                report.rebuilt.push(id);
+            let in_time = Instant::now() < run.deadline;
+            let back = if in_time { bring_back(app, run, id).await } else { Ok(false) };
+            match aside.unless_damaged(STEP, id, back)? {
+                Some(true) => report.rebuilt.push(id),
+                Some(false) | None => report.waiting.push(id),
             }
         }
     }
@@ -43,7 +47,7 @@ async fn forget_found(app: &App) -> Result<(), StepError> {
     let noted = app.reservations.noted_missing().await?;
     for ids in noted.chunks(NOTICE_CHUNK) {
         for (id, standing) in ids.iter().zip(app.reservations.standings(ids).await?) {
-            if standing.capacity.is_some() {
+            if standing.is_ok_and(|standing| standing.capacity.is_some()) {
                 app.reservations.forget_missing(*id).await?;
             }
         }

@@ -12,16 +12,19 @@ use shared::domain::{ActivityId, Signup, Timestamp, UserId};
 use shared::reservations::CLAIM_CHUNK;
 use tokio::time::Instant;
 
+use crate::aside::Aside;
 use crate::report::{Relayed, StepError};
 use crate::{App, Run};
 
+const STEP: &str = "relay";
+
 /// Finds the overdue notes and sends their facts, until there are no more or the time is over.
-pub(crate) async fn relay(app: &App, run: Run) -> Result<Relayed, StepError> {
+pub(crate) async fn relay(app: &App, run: Run, aside: &mut Aside) -> Result<Relayed, StepError> {
     let depth = app.publisher.depth(run.deadline).await?;
     // The later of two clocks, since either may be off: a note that is claimed early is a message more, one that is never
     // claimed is a place lost.
     let now = app.reservations.time().await?.max(Timestamp::now());
-    let mut relay = Relay { app, run, now, claimed: Vec::new(), report: Relayed::default() };
+    let mut relay = Relay { app, run, aside, now, claimed: Vec::new(), report: Relayed::default() };
     relay.report.backlog = depth.queued;
     relay.report.parked = depth.parked;
     let send = run.mode == Mode::Mend && depth.queued == 0;
@@ -46,6 +49,7 @@ pub(crate) async fn relay(app: &App, run: Run) -> Result<Relayed, StepError> {
 struct Relay<'a> {
     app: &'a App,
     run: Run,
+    aside: &'a mut Aside,
     now: Timestamp,
     /// Facts whose notes were put off, to be sent.
     claimed: Vec<Signup>,
@@ -55,9 +59,10 @@ struct Relay<'a> {
 impl Relay<'_> {
     async fn activities(&mut self, ids: &[ActivityId], send: bool) -> Result<(), StepError> {
         let overdue = self.app.reservations.overdue(ids, self.now).await?;
-        for (id, overdue) in ids.iter().zip(overdue).filter(|(_, overdue)| *overdue > 0) {
+        for (id, overdue) in ids.iter().zip(overdue) {
+            let overdue = self.aside.unless_damaged(STEP, *id, overdue)?.unwrap_or(0);
             self.report.overdue += overdue;
-            if send {
+            if send && overdue > 0 {
                 self.activity(*id, overdue).await?;
             }
         }
@@ -67,7 +72,8 @@ impl Relay<'_> {
     async fn activity(&mut self, id: ActivityId, overdue: u64) -> Result<(), StepError> {
         let mut left = overdue;
         while left > 0 && Instant::now() < self.run.deadline {
-            let claimed = self.app.reservations.claim(id, self.now).await?;
+            let claimed = self.app.reservations.claim(id, self.now).await;
+            let Some(claimed) = self.aside.unless_damaged(STEP, id, claimed)? else { return Ok(()) };
             shared::fail_point!("relay.after-claim");
             left = left.saturating_sub(CLAIM_CHUNK as u64);
             self.report.damaged += claimed.damaged;
@@ -83,21 +89,22 @@ impl Relay<'_> {
     /// What cannot be sent becomes due again at once.
     async fn send(&mut self) -> Result<(), StepError> {
         let claimed = std::mem::take(&mut self.claimed);
-        let outcomes = self.app.publisher.publish_all(&claimed, self.run.deadline).await;
+        if claimed.is_empty() {
+            return Ok(());
+        }
+        let sent = self.app.publisher.publish_all(&claimed, self.run.deadline).await;
         shared::fail_point!("relay.after-publish");
-        let (mut unsent, mut failure) = (BTreeMap::<ActivityId, Vec<&UserId>>::new(), None);
-        for (fact, outcome) in claimed.iter().zip(outcomes) {
-            match outcome {
-                Ok(()) => self.report.sent += 1,
-                Err(error) => {
-                    unsent.entry(fact.activity_id).or_default().push(&fact.user_id);
-                    failure.get_or_insert(error);
-                }
+        let mut unsent = BTreeMap::<ActivityId, Vec<&UserId>>::new();
+        for (fact, confirmed) in claimed.iter().zip(sent.confirmed) {
+            if confirmed {
+                self.report.sent += 1;
+            } else {
+                unsent.entry(fact.activity_id).or_default().push(&fact.user_id);
             }
         }
         for (id, users) in unsent {
             self.app.reservations.unclaim(id, &users, self.now).await?;
         }
-        failure.map_or(Ok(()), |error| Err(error.into()))
+        sent.failure.map_or(Ok(()), |error| Err(error.into()))
     }
 }

@@ -1,5 +1,7 @@
 //! What a run found and did, as its reply.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use shared::broker::{PublishError, Replayed};
 use shared::comparison::{Comparison, ComparisonError};
@@ -7,12 +9,17 @@ use shared::domain::{ActivityId, UserId};
 use shared::reservations::ReservationsError;
 use shared::store::StoreError;
 
+use crate::Failed;
+
 /// What a run did. A part is missing where the run was not asked for it.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Nothing was changed, only looked at.
     pub dry_run: bool,
+    /// Activities that were left alone, since their data has another form.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<Failed>,
     /// What there is to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub survey: Option<Step<Surveyed>>,
@@ -140,6 +147,9 @@ pub struct Compared {
     pub skipped: u64,
     /// What was found, of those where something was.
     pub found: Vec<Comparison>,
+    /// Those where both sides tell the same of everybody, and nothing moved meanwhile.
+    #[serde(skip)]
+    pub at_rest: BTreeSet<ActivityId>,
 }
 
 /// An activity with more holders than places.

@@ -3,12 +3,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 
 use shared::comparison::Mode;
 use shared::domain::{ActivityId, Signup, SignupStatus, UserId, Version};
 use shared::store::StoredActivity;
 use tokio::time::Instant;
 
+use crate::aside::Aside;
 use crate::report::{StepError, Surplus, SurplusPerson};
 use crate::survey::Survey;
 use crate::{App, Run};
@@ -19,14 +21,23 @@ const MOST: usize = 10_000;
 /// How many are named in the report.
 const NAMED: usize = 20;
 
+const STEP: &str = "surplus";
+
 /// Names the surplus, and releases it where told to.
-pub(crate) async fn surplus(app: &App, run: Run, survey: &Survey, release: bool) -> Result<Vec<Surplus>, StepError> {
+pub(crate) async fn surplus(
+    app: &App,
+    run: Run,
+    survey: &Survey,
+    release: bool,
+    aside: &mut Aside,
+) -> Result<Vec<Surplus>, StepError> {
     let mut found = Vec::new();
     for stored in &survey.crowded {
         if Instant::now() >= run.deadline {
             break;
         }
-        found.extend(of_activity(app, run, stored, release).await?);
+        let surplus = of_activity(app, run, stored, release).await;
+        found.extend(aside.unless_damaged(STEP, stored.id, surplus)?.flatten());
     }
     Ok(found)
 }
@@ -60,10 +71,11 @@ async fn of_activity(
 async fn last_without_place(app: &App, id: ActivityId, count: usize) -> Result<Vec<Signup>, StepError> {
     // The one who came first of those kept is on top.
     let mut kept: BinaryHeap<Reverse<(u64, Version, UserId)>> = BinaryHeap::new();
+    let hasher = RandomState::new();
     let (mut cursor, mut met) = (0, HashSet::new());
     loop {
         let (next, users) = app.reservations.waiting(id, cursor).await?;
-        let users: Vec<UserId> = users.into_iter().filter(|user_id| met.insert(user_id.clone())).collect();
+        let users: Vec<UserId> = users.into_iter().filter(|user_id| met.insert(hasher.hash_one(user_id))).collect();
         let users: Vec<&UserId> = users.iter().collect();
         let seen = app.reservations.look(id, &users).await?;
         let rows = app.store.signups_of(id, &users).await?;

@@ -8,8 +8,11 @@ use shared::reservations::Standing;
 use shared::store::StoredActivity;
 use tokio::time::Instant;
 
+use crate::aside::Aside;
 use crate::report::{StepError, Surveyed};
 use crate::{App, Run};
+
+const STEP: &str = "survey";
 
 /// How many activities are read at once.
 const PAGE: u32 = 1_000;
@@ -29,6 +32,8 @@ pub(crate) struct Survey {
     pub(crate) missing: Vec<StoredActivity>,
     /// To be compared person by person, the most urgent first.
     pub(crate) doubtful: Vec<ActivityId>,
+    /// Not compared for long, with when they were.
+    routine: Vec<(u64, ActivityId)>,
     /// More holders than places, or so it seems.
     pub(crate) crowded: Vec<StoredActivity>,
     /// Ended long enough ago to be archived.
@@ -36,9 +41,8 @@ pub(crate) struct Survey {
 }
 
 /// Looks at the activities that are not archived, or at one of them.
-pub(crate) async fn survey(app: &App, run: Run) -> Result<Survey, StepError> {
+pub(crate) async fn survey(app: &App, run: Run, aside: &mut Aside) -> Result<Survey, StepError> {
     let (mut survey, mut known, mut after) = (Survey::default(), Vec::new(), None);
-    let mut routine = Vec::new();
     if run.mode == Mode::Mend {
         comparison::recall(&app.store, &app.reservations).await?;
     }
@@ -49,7 +53,7 @@ pub(crate) async fn survey(app: &App, run: Run) -> Result<Survey, StepError> {
         };
         after = page.last().map(|last| last.id);
         known.extend(page.iter().filter(|stored| stored.loaded).map(|stored| stored.id));
-        look(app, run, page, &mut survey, &mut routine).await?;
+        look(app, run, page, &mut survey, aside).await?;
         if run.only.is_some() || after.is_none() || Instant::now() >= run.deadline {
             break;
         }
@@ -59,8 +63,8 @@ pub(crate) async fn survey(app: &App, run: Run) -> Result<Survey, StepError> {
         app.reservations.remember(&known).await?;
     }
     // Those that were compared longest ago come first.
-    routine.sort_unstable();
-    survey.doubtful.extend(routine.into_iter().map(|(_, id)| id));
+    survey.routine.sort_unstable();
+    survey.doubtful.extend(std::mem::take(&mut survey.routine).into_iter().map(|(_, id)| id));
     Ok(survey)
 }
 
@@ -69,55 +73,78 @@ async fn look(
     run: Run,
     page: Vec<StoredActivity>,
     survey: &mut Survey,
-    routine: &mut Vec<(u64, ActivityId)>,
+    aside: &mut Aside,
 ) -> Result<(), StepError> {
-    // MySQL's count was read before, Redis's comes now: whoever is in it and not in MySQL's has a note.
     let ids: Vec<_> = page.iter().map(|stored| stored.id).collect();
     let standings = app.reservations.standings(&ids).await?;
-    let now = Timestamp::now().as_ms();
-    let retention_ms = u64::try_from(app.archive_after.as_millis()).unwrap_or(u64::MAX);
     for (stored, standing) in page.into_iter().zip(standings) {
+        let id = stored.id;
         survey.summary.activities += 1;
-        survey.summary.outbox += standing.outbox;
-        let Some(capacity) = standing.capacity else {
-            if stored.loaded {
-                survey.summary.missing += 1;
-                survey.missing.push(stored);
-            }
-            continue;
-        };
-        if stored.archived {
-            if !standing.archived {
-                // A run ended before Redis was told, or Redis lost the word.
-                survey.missing.push(stored);
-            }
-            continue;
-        }
-        if standing.archived {
-            // A run ended before it told MySQL. Receipts that have expired are not lost.
-            survey.ended.push(stored.id);
-            continue;
-        }
-        if !stored.loaded && run.mode == Mode::Mend {
-            mark_loaded(app, stored.id).await?;
-        }
-        if stored.activity.closes_at.is_some_and(|at| at.as_ms().saturating_add(retention_ms) < now) {
-            survey.ended.push(stored.id);
-        }
-        let compared_ms = stored.compared_at.map_or(0, Timestamp::as_ms);
-        if run.only.is_some() {
-            survey.doubtful.push(stored.id);
-        } else if disagrees(app, &stored, standing).await? {
-            survey.summary.disagreeing += 1;
-            survey.doubtful.push(stored.id);
-        } else if compared_ms.saturating_add(COMPARE_EVERY_MS) < now {
-            routine.push((compared_ms, stored.id));
-        }
-        if standing.taken > u64::from(capacity) || run.only.is_some() {
-            survey.crowded.push(stored);
+        if let Some(standing) = aside.unless_damaged(STEP, id, standing)? {
+            let looked = sort_in(app, run, stored, standing, survey).await;
+            aside.unless_damaged(STEP, id, looked)?;
         }
     }
     Ok(())
+}
+
+/// Finds what there is to do about one activity.
+async fn sort_in(
+    app: &App,
+    run: Run,
+    stored: StoredActivity,
+    standing: Standing,
+    survey: &mut Survey,
+) -> Result<(), StepError> {
+    survey.summary.outbox += standing.outbox;
+    let Some(capacity) = standing.capacity else {
+        if stored.loaded {
+            survey.summary.missing += 1;
+            survey.missing.push(stored);
+        }
+        return Ok(());
+    };
+    match (stored.archived, standing.archived) {
+        (true, true) => return Ok(()),
+        // A run ended before Redis was told, or Redis lost the word.
+        (true, false) => {
+            survey.missing.push(stored);
+            return Ok(());
+        }
+        // A run ended before it told MySQL. Receipts that have expired are not lost.
+        (false, true) => {
+            survey.ended.push(stored.id);
+            return Ok(());
+        }
+        (false, false) => {}
+    }
+    if !stored.loaded && run.mode == Mode::Mend {
+        mark_loaded(app, stored.id).await;
+    }
+    let now_ms = Timestamp::now().as_ms();
+    let compared_ms = stored.compared_at.map_or(0, Timestamp::as_ms);
+    let over_ms = over_ms(app, &stored).filter(|over_ms| *over_ms < now_ms);
+    if over_ms.is_some() {
+        survey.ended.push(stored.id);
+    }
+    if disagrees(app, &stored, standing).await? {
+        survey.summary.disagreeing += 1;
+        survey.doubtful.push(stored.id);
+    } else if run.only.is_some() || over_ms.is_some_and(|over_ms| compared_ms < over_ms) {
+        survey.doubtful.push(stored.id);
+    } else if compared_ms.saturating_add(COMPARE_EVERY_MS) < now_ms {
+        survey.routine.push((compared_ms, stored.id));
+    }
+    if standing.taken > u64::from(capacity) || run.only.is_some() {
+        survey.crowded.push(stored);
+    }
+    Ok(())
+}
+
+/// From when on an activity may be archived.
+fn over_ms(app: &App, stored: &StoredActivity) -> Option<u64> {
+    let retention_ms = u64::try_from(app.archive_after.as_millis()).unwrap_or(u64::MAX);
+    stored.activity.closes_at.map(|at| at.as_ms().saturating_add(retention_ms))
 }
 
 /// Whether the counts cannot both be right: whoever is in one of them only must have a note. Counts that were read one
@@ -158,10 +185,15 @@ async fn underway(app: &App, id: ActivityId) -> Result<i64, StepError> {
     Ok(i64::try_from(hold).unwrap_or(i64::MAX) - i64::try_from(recorded).unwrap_or(i64::MAX))
 }
 
-/// A change of the activity ended after Redis had it, and before MySQL was told so.
-async fn mark_loaded(app: &App, id: ActivityId) -> Result<(), StepError> {
-    let mut lock = app.store.lock_activity(id).await?;
-    lock.mark_loaded().await?;
-    lock.release().await?;
-    Ok(())
+/// A change of the activity ended after Redis had it, and before MySQL was told so. Somebody who changes it now says so
+/// too.
+async fn mark_loaded(app: &App, id: ActivityId) {
+    let mark = async {
+        let mut lock = app.store.lock_activity(id).await?;
+        lock.mark_loaded().await?;
+        lock.release().await
+    };
+    if let Err(error) = mark.await {
+        tracing::warn!(%error, activity_id = %id, "mysql is told later that redis has the activity");
+    }
 }

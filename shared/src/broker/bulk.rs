@@ -1,6 +1,6 @@
 //! Many messages at once, for those who do not stand in a request: no breaker, pipelined confirms, one deadline.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
@@ -31,23 +31,27 @@ pub struct Depth {
     pub parked: u32,
 }
 
+/// What became of many messages.
+#[derive(Debug)]
+pub struct Sent {
+    /// Whether the broker has each, in their order.
+    pub confirmed: Vec<bool>,
+    /// Why those did not arrive that did not; none if all did.
+    pub failure: Option<PublishError>,
+}
+
 impl Publisher {
-    /// Publishes facts and waits for every confirm, until `deadline`. The outcomes are in the order of the facts. After
-    /// a failure of the broker itself the rest is not tried.
-    pub async fn publish_all(&self, signups: &[Signup], deadline: Instant) -> Vec<Result<(), PublishError>> {
-        let link = match self.connect_by(deadline).await {
-            Ok(link) => link,
-            Err(error) => return signups.iter().map(|_| Err(error.again())).collect(),
-        };
+    /// Publishes facts and waits for every confirm, until `deadline`. After a failure that will meet the next message
+    /// too, the rest is not tried.
+    pub async fn publish_all(&self, signups: &[Signup], deadline: Instant) -> Sent {
         let messages = signups.iter().map(|signup| OutgoingMessage::signup(&self.inner.topology, signup, None));
-        self.send_all(&link, messages.collect(), deadline).await
+        self.send_all(messages.collect(), deadline).await
     }
 
     /// Publishes a barrier behind all that was published before it.
     pub async fn publish_barrier(&self, barrier: Barrier, deadline: Instant) -> Result<(), PublishError> {
-        let link = self.connect_by(deadline).await?;
         let message = OutgoingMessage::barrier(&self.inner.topology, barrier);
-        self.send_all(&link, vec![message], deadline).await.pop().unwrap_or(Err(PublishError::Nacked))
+        self.send_all(vec![message], deadline).await.failure.map_or(Ok(()), Err)
     }
 
     /// How many messages wait in both queues.
@@ -62,30 +66,37 @@ impl Publisher {
         Ok(depth)
     }
 
-    pub(super) async fn send_all(
-        &self,
-        link: &Arc<Link>,
-        messages: Vec<OutgoingMessage>,
-        deadline: Instant,
-    ) -> Vec<Result<(), PublishError>> {
-        let failed = std::sync::atomic::AtomicBool::new(false);
+    pub(super) async fn send_all(&self, messages: Vec<OutgoingMessage>, deadline: Instant) -> Sent {
+        let link = match self.connect_by(deadline).await {
+            Ok(link) => link,
+            Err(error) => return Sent { confirmed: vec![false; messages.len()], failure: Some(error) },
+        };
+        let failure: Mutex<Option<PublishError>> = Mutex::default();
+        let failure_slot = || failure.lock().unwrap_or_else(PoisonError::into_inner);
         let send = async |message: OutgoingMessage| {
-            if failed.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(PublishError::BreakerOpen);
+            // A full queue refuses one message and may take the next; anything else meets them all.
+            if failure_slot().as_ref().is_some_and(|error| !matches!(error, PublishError::Nacked)) {
+                return false;
             }
             let by = deadline.min(Instant::now() + ANSWER_TIMEOUT);
             let sent = timeout_at(by, link.publish(&message)).await;
-            let outcome = sent.unwrap_or(Err(PublishError::TimedOut(ANSWER_TIMEOUT)));
-            if outcome.as_ref().is_err_and(|error| !matches!(error, PublishError::Nacked)) {
-                failed.store(true, std::sync::atomic::Ordering::Relaxed);
+            match sent.unwrap_or(Err(PublishError::TimedOut(ANSWER_TIMEOUT))) {
+                Ok(()) => true,
+                Err(error) => {
+                    let mut failure = failure_slot();
+                    if failure.as_ref().is_none_or(|error| matches!(error, PublishError::Nacked)) {
+                        *failure = Some(error);
+                    }
+                    false
+                }
             }
-            outcome
         };
-        let outcomes: Vec<_> = stream::iter(messages).map(send).buffered(WINDOW).collect().await;
-        if outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(PublishError::is_broker_failure)) {
-            self.discard(link);
+        let confirmed = stream::iter(messages).map(send).buffered(WINDOW).collect().await;
+        let failure = failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if failure.as_ref().is_some_and(PublishError::is_broker_failure) {
+            self.discard(&link);
         }
-        outcomes
+        Sent { confirmed, failure }
     }
 
     pub(super) async fn connect_by(&self, deadline: Instant) -> Result<Arc<Link>, PublishError> {

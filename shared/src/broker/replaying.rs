@@ -28,7 +28,6 @@ pub struct Replayed {
 impl Publisher {
     /// Replays up to `limit` parked messages, the oldest first, and none that is parked again meanwhile.
     pub async fn replay(&self, limit: u32, deadline: Instant) -> Result<Replayed, PublishError> {
-        let link = self.connect_by(deadline).await?;
         let channel = self.open_channel(deadline).await?;
         let queue = self.inner.topology.parked_queue();
         let parked_before = ready(&channel, &queue, deadline).await?;
@@ -45,23 +44,18 @@ impl Publisher {
                 .map(|message| OutgoingMessage::replayed(&self.inner.topology, &message.delivery))
                 .collect();
             let replays: Vec<u32> = messages.iter().map(OutgoingMessage::replays).collect();
-            let outcomes = self.send_all(&link, messages, deadline).await;
-            let mut failure = None;
-            for ((message, replays), outcome) in taken.iter().zip(replays).zip(outcomes) {
-                match outcome {
-                    Ok(()) => {
-                        crate::fail_point!("replay.before-ack");
-                        acknowledge(message).await?;
-                        report.replayed += 1;
-                        report.most_replays = report.most_replays.max(replays);
-                    }
-                    Err(error) => {
-                        put_back(message).await?;
-                        failure.get_or_insert(error);
-                    }
+            let sent = self.send_all(messages, deadline).await;
+            for ((message, replays), confirmed) in taken.iter().zip(replays).zip(sent.confirmed) {
+                if confirmed {
+                    crate::fail_point!("replay.before-ack");
+                    acknowledge(message).await?;
+                    report.replayed += 1;
+                    report.most_replays = report.most_replays.max(replays);
+                } else {
+                    put_back(message).await?;
                 }
             }
-            if let Some(error) = failure {
+            if let Some(error) = sent.failure {
                 return Err(error);
             }
         }

@@ -4,9 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, ScriptInvocation, ServerErrorKind, Value};
+use redis::{
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind, Value,
+};
 
-use super::{ReservationsError, replies};
+use super::{OfEach, ReservationsError, replies};
 use crate::config::{RedisConfig, ReplicaWait};
 use crate::domain::ActivityId;
 
@@ -172,6 +174,14 @@ impl Question<'_> {
             Self::Command(command) => command.query_async(manager).await,
             Self::Pipeline(pipeline) => pipeline.query_async(manager).await,
         }
+    }
+}
+
+/// The answer about one activity among many: data of another form is that activity's own matter, anything else everybody's.
+pub(super) fn one_of_many<T>(id: ActivityId, answer: RedisResult<T>) -> Result<OfEach<T>, ReservationsError> {
+    match answer.map_err(|error| CallError::Redis(error).at(id)) {
+        Err(error @ ReservationsError::Malformed { .. }) => Ok(Err(error)),
+        answer => answer.map(Ok),
     }
 }
 

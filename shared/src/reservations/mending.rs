@@ -1,7 +1,10 @@
 //! Redis beside MySQL: reads receipts page by page, and mends what one side lost.
 
+use redis::RedisResult;
+
+use super::connection::one_of_many;
 use super::replies::malformed;
-use super::{ActivityKeys, Load, Reservations, ReservationsError, StoredReceipt};
+use super::{ActivityKeys, Load, OfEach, Reservations, ReservationsError, StoredReceipt};
 use crate::domain::{Activity, ActivityId, Signup, UserId, Version};
 
 /// How many receipts one page holds, more or less.
@@ -61,8 +64,9 @@ pub enum Archive {
 type Counts = (Option<u32>, Option<u64>, Option<u64>, Option<u64>);
 
 impl Reservations {
-    /// The counts of these activities, in their order. One round trip.
-    pub async fn standings(&self, ids: &[ActivityId]) -> Result<Vec<Standing>, ReservationsError> {
+    /// The counts of these activities, in their order; an error in the place of one whose keys hold data of another form.
+    /// One round trip.
+    pub async fn standings(&self, ids: &[ActivityId]) -> Result<Vec<OfEach<Standing>>, ReservationsError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -72,22 +76,26 @@ impl Reservations {
             pipeline.cmd("HMGET").arg(keys.activity).arg(&["capacity", "taken", "sequence", "archived_at_ms"]);
             pipeline.hlen(keys.signups).zcard(keys.outbox);
         }
-        let replies: Vec<redis::Value> = self.connection.query_pipeline(&pipeline).await?;
+        let replies: Vec<RedisResult<redis::Value>> = self.connection.query_pipeline(pipeline.ignore_errors()).await?;
         let mut replies = replies.into_iter();
-        ids.iter()
-            .map(|id| {
-                let (Some(counts), Some(receipts), Some(outbox)) = (replies.next(), replies.next(), replies.next())
-                else {
-                    return Err(malformed(*id, "fewer answers than questions"));
-                };
+        let mut next = |id| match replies.next() {
+            Some(reply) => one_of_many(id, reply),
+            None => Ok(Err(malformed(id, "fewer answers than questions"))),
+        };
+        let mut standings = Vec::with_capacity(ids.len());
+        for id in ids {
+            let (counts, receipts, outbox) = (next(*id)?, next(*id)?, next(*id)?);
+            let read = |counts, receipts, outbox| {
                 standing(counts, receipts, outbox).map_err(|error| malformed(*id, &error.to_string()))
-            })
-            .collect()
+            };
+            standings.push(counts.and_then(|counts| read(counts, receipts?, outbox?)));
+        }
+        Ok(standings)
     }
 
     /// The counts of one activity.
     pub async fn standing(&self, id: ActivityId) -> Result<Standing, ReservationsError> {
-        Ok(self.standings(&[id]).await?.pop().unwrap_or_default())
+        self.standings(&[id]).await?.pop().unwrap_or_else(|| Ok(Standing::default()))
     }
 
     /// A page of users with what Redis holds of them, and the cursor of the next page; 0 begins and ends. A user may

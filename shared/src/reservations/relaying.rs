@@ -1,9 +1,10 @@
 //! The outbox, as the relay sees it.
 
-use redis::FromRedisValue;
+use redis::{FromRedisValue, RedisResult};
 
+use super::connection::one_of_many;
 use super::replies::malformed;
-use super::{ACTIVITIES_KEY, ActivityKeys, Reservations, ReservationsError, StoredReceipt};
+use super::{ACTIVITIES_KEY, ActivityKeys, OfEach, Reservations, ReservationsError, StoredReceipt};
 use crate::domain::{ActivityId, Signup, Timestamp, UserId, Version};
 
 /// The most notes that one call of [`Reservations::claim`] hands out.
@@ -40,8 +41,9 @@ impl Reservations {
         at.map_err(|error| malformed(ActivityId::new(0), &error.to_string()))
     }
 
-    /// How many notes of each of these activities are due at `now`, in their order. One round trip.
-    pub async fn overdue(&self, ids: &[ActivityId], now: Timestamp) -> Result<Vec<u64>, ReservationsError> {
+    /// How many notes of each of these activities are due at `now`, in their order; an error in the place of one whose key
+    /// holds data of another form. One round trip.
+    pub async fn overdue(&self, ids: &[ActivityId], now: Timestamp) -> Result<Vec<OfEach<u64>>, ReservationsError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
@@ -49,7 +51,8 @@ impl Reservations {
         for id in ids {
             pipeline.zcount(ActivityKeys::of(*id).outbox, "-inf", now.as_ms());
         }
-        self.connection.query_pipeline(&pipeline).await
+        let counts: Vec<RedisResult<u64>> = self.connection.query_pipeline(pipeline.ignore_errors()).await?;
+        ids.iter().zip(counts).map(|(id, count)| one_of_many(*id, count)).collect()
     }
 
     /// Hands out overdue notes and puts each off, so that no other run sends it too (`claim.lua`).

@@ -29,7 +29,7 @@ pub struct StoredActivity {
     pub active: u32,
     /// Redis has had it: if it is not there now, it was lost.
     pub loaded: bool,
-    /// When its sign-ups were last compared with Redis one by one, and were the same.
+    /// When its sign-ups were last compared with Redis one by one.
     pub compared_at: Option<Timestamp>,
     /// It ended long ago, and Redis no longer has its sign-ups.
     pub archived: bool,
@@ -133,7 +133,7 @@ impl ActivityLock {
         self.mark("UPDATE activity SET loaded_at = CURRENT_TIMESTAMP(3) WHERE id = ? AND loaded_at IS NULL").await
     }
 
-    /// Notes that its sign-ups were compared with Redis one by one, and were the same.
+    /// Notes that its sign-ups were compared with Redis one by one.
     pub async fn mark_compared(&mut self) -> Result<(), StoreError> {
         self.mark(
             "UPDATE activity SET compared_at = CURRENT_TIMESTAMP(3), updated_at = updated_at WHERE id = ? \
