@@ -99,7 +99,8 @@ fn wait_for_delivery() {
 
 async fn has_a_message() {
     let config = BrokerConfig::from_env(&Env::process()).unwrap();
-    let connection = Connection::connect(config.url.expose(), ConnectionProperties::default()).await.unwrap();
+    let url = std::env::var("AMQP_URL").unwrap();
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let queue = config.topology.queue.as_str();
     loop {

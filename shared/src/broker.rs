@@ -18,9 +18,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::config::{BrokerConfig, Topology};
 use crate::domain::Signup;
+use crate::endpoint::{Endpoint, SecretsManagerError};
 use crate::message::TraceParent;
 use breaker::{Breaker, Pass};
 pub use bulk::{Depth, Sent};
+pub use link::ConnectError;
 use link::Link;
 use outgoing::OutgoingMessage;
 pub use outgoing::{PARKED_REASON_HEADER, ParkedCopy, REPLAYS_HEADER};
@@ -52,6 +54,9 @@ pub enum PublishError {
     /// No connection, or it broke.
     #[error("the connection to the broker failed: {0}")]
     Connection(#[source] lapin::Error),
+    /// The login of the broker could not be had.
+    #[error("the broker's login is not there: {0}")]
+    Login(#[source] SecretsManagerError),
     /// A connection could not be opened in time.
     #[error("the broker did not accept a connection in time")]
     ConnectTimedOut,
@@ -77,10 +82,19 @@ pub enum PublishError {
     Nacked,
 }
 
+impl From<ConnectError> for PublishError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Broker(error) => Self::Connection(error),
+            ConnectError::Login(error) => Self::Login(error),
+        }
+    }
+}
+
 impl PublishError {
     /// Whether the broker itself is in trouble, as opposed to this one message.
     fn is_broker_failure(&self) -> bool {
-        matches!(self, Self::Connection(_) | Self::ConnectTimedOut | Self::TimedOut(_))
+        matches!(self, Self::Connection(_) | Self::Login(_) | Self::ConnectTimedOut | Self::TimedOut(_))
     }
 }
 
@@ -91,7 +105,7 @@ pub struct Publisher {
 }
 
 struct Inner {
-    url: crate::config::Secret,
+    endpoint: Endpoint,
     topology: Topology,
     publish_timeout: Duration,
     breaker: Breaker,
@@ -104,7 +118,7 @@ impl Publisher {
     /// while the broker is down.
     pub fn new(config: &BrokerConfig) -> Self {
         let inner = Inner {
-            url: config.url.clone(),
+            endpoint: config.endpoint.clone(),
             topology: config.topology.clone(),
             publish_timeout: config.publish_timeout,
             breaker: Breaker::default(),
@@ -214,7 +228,7 @@ impl Inner {
             return Ok(link);
         }
         let link =
-            timeout(CONNECT_TIMEOUT, Link::open(&self.url)).await.map_err(|_| PublishError::ConnectTimedOut)??;
+            timeout(CONNECT_TIMEOUT, Link::open(&self.endpoint)).await.map_err(|_| PublishError::ConnectTimedOut)??;
         let link = Arc::new(link);
         *self.link_slot() = Some(Arc::clone(&link));
         Ok(link)

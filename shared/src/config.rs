@@ -5,15 +5,18 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::endpoint::{Credentials, Endpoint, SecretsManager, TrustedAuthorities};
 
 /// A value that never shows in a log.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Arc<str>);
 
 impl Secret {
     /// Keeps a value.
-    pub fn new(value: impl Into<String>) -> Self {
+    pub fn new(value: impl Into<Arc<str>>) -> Self {
         Self(value.into())
     }
 
@@ -75,14 +78,52 @@ impl<'a> Env<'a> {
         }
     }
 
-    fn url(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-        is_valid: impl FnOnce(&str) -> bool,
-    ) -> Result<Secret, ConfigError> {
-        let url = self.get(name).ok_or(ConfigError::Missing { name, expected })?;
-        if is_valid(&url) { Ok(Secret(url)) } else { Err(ConfigError::Malformed { name, expected }) }
+    fn required(&self, name: &'static str, expected: &'static str) -> Result<String, ConfigError> {
+        self.get(name).ok_or(ConfigError::Missing { name, expected })
+    }
+
+    /// The address of a server, and the login and the authorities that belong to it.
+    fn endpoint(&self, names: &EndpointNames, is_valid: impl FnOnce(&str) -> bool) -> Result<Endpoint, ConfigError> {
+        let EndpointNames { url: name, expected, secret_id } = *names;
+        let url = self.required(name, expected)?;
+        if !is_valid(&url) {
+            return Err(ConfigError::Malformed { name, expected });
+        }
+        let mut endpoint = Endpoint::new(Secret::new(url.as_str()));
+        endpoint.trusted = self.trusted_authorities()?.map(Arc::new);
+        let Some(secret) = self.get(secret_id) else { return Ok(endpoint) };
+        if url::Url::parse(&url).is_ok_and(|url| !url.username().is_empty() || url.password().is_some()) {
+            let expected = "not set where the address holds a login";
+            return Err(ConfigError::Malformed { name: secret_id, expected });
+        }
+        Ok(endpoint.with_login(secret, self.secrets_manager()?))
+    }
+
+    fn trusted_authorities(&self) -> Result<Option<TrustedAuthorities>, ConfigError> {
+        let name = "TLS_CA_FILE";
+        let malformed = ConfigError::Malformed { name, expected: "a readable PEM file of certificate authorities" };
+        let Some(path) = self.get(name) else { return Ok(None) };
+        match std::fs::read_to_string(path).map(TrustedAuthorities::parse) {
+            Ok(Ok(authorities)) => Ok(Some(authorities)),
+            _ => Err(malformed),
+        }
+    }
+
+    /// As Lambda and the AWS SDKs name these settings; see "Service-specific endpoints" in the AWS SDKs and Tools Reference Guide.
+    fn secrets_manager(&self) -> Result<SecretsManager, ConfigError> {
+        let as_lambda_sets_it = "as Lambda sets it, since a login is in Secrets Manager";
+        let region = self.required("AWS_REGION", as_lambda_sets_it)?;
+        let suffix = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+        let (name, expected) = ("AWS_ENDPOINT_URL_SECRETS_MANAGER", "an http:// or https:// address");
+        let endpoint = self.get(name).unwrap_or_else(|| format!("https://secretsmanager.{region}.{suffix}/"));
+        let is_valid = |uri: &http::Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+        let endpoint = endpoint.parse().ok().filter(is_valid).ok_or(ConfigError::Malformed { name, expected })?;
+        let credentials = Credentials {
+            access_key_id: self.required("AWS_ACCESS_KEY_ID", as_lambda_sets_it)?,
+            secret_access_key: Secret::new(self.required("AWS_SECRET_ACCESS_KEY", as_lambda_sets_it)?),
+            session_token: self.get("AWS_SESSION_TOKEN").map(Secret::new),
+        };
+        Ok(SecretsManager { endpoint, region, credentials })
     }
 
     fn millis(&self, name: &'static str, default_ms: u64) -> Result<Duration, ConfigError> {
@@ -106,6 +147,13 @@ impl<'a> Env<'a> {
     }
 }
 
+/// The settings that lead to one server.
+struct EndpointNames {
+    url: &'static str,
+    expected: &'static str,
+    secret_id: &'static str,
+}
+
 fn has_scheme(url: &str, schemes: [&str; 2]) -> bool {
     url.split_once("://").is_some_and(|(scheme, rest)| schemes.contains(&scheme) && !rest.is_empty())
 }
@@ -113,8 +161,8 @@ fn has_scheme(url: &str, schemes: [&str; 2]) -> bool {
 /// Where the reservations are.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// `REDIS_URL`, `redis://` or `rediss://`.
-    pub url: Secret,
+    /// `REDIS_URL`, `redis://` or `rediss://`, with the login of `REDIS_SECRET_ARN`.
+    pub endpoint: Endpoint,
     /// `REDIS_TIMEOUT_MS` (1000): the longest that one call may take, with connecting and one retry.
     pub timeout: Duration,
     /// `OUTBOX_GRACE_SECS` (60): how long a sign-up may be on its way before the relay sends it again.
@@ -135,9 +183,13 @@ pub struct ReplicaWait {
 impl RedisConfig {
     /// Reads the settings.
     pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let url = env.url("REDIS_URL", "redis://HOST:PORT or rediss://HOST:PORT", |url| {
-            has_scheme(url, ["redis", "rediss"]) && redis::Client::open(url).is_ok()
-        })?;
+        let names = EndpointNames {
+            url: "REDIS_URL",
+            expected: "redis://HOST:PORT or rediss://HOST:PORT",
+            secret_id: "REDIS_SECRET_ARN",
+        };
+        let endpoint =
+            env.endpoint(&names, |url| has_scheme(url, ["redis", "rediss"]) && redis::Client::open(url).is_ok())?;
         let name = "OUTBOX_GRACE_SECS";
         let expected = "a time in seconds, from 1 to 86400";
         let grace_secs = env.parse_or(name, expected, 60)?;
@@ -146,7 +198,7 @@ impl RedisConfig {
         }
         let timeout = env.millis("REDIS_TIMEOUT_MS", 1_000)?;
         let wait = Self::wait(env, timeout)?;
-        Ok(Self { url, timeout, outbox_grace: Duration::from_secs(grace_secs), wait })
+        Ok(Self { endpoint, timeout, outbox_grace: Duration::from_secs(grace_secs), wait })
     }
 
     fn wait(env: &Env<'_>, redis_timeout: Duration) -> Result<Option<ReplicaWait>, ConfigError> {
@@ -228,8 +280,8 @@ impl Topology {
 /// Where sign-ups are published.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
-    /// `AMQP_URL`, `amqp://` or `amqps://`.
-    pub url: Secret,
+    /// `AMQP_URL`, `amqp://` or `amqps://`, with the login of `AMQP_SECRET_ARN`.
+    pub endpoint: Endpoint,
     /// The names on the broker.
     pub topology: Topology,
     /// `PUBLISH_TIMEOUT_MS` (500): the longest that a request waits for the broker.
@@ -239,10 +291,18 @@ pub struct BrokerConfig {
 impl BrokerConfig {
     /// Reads the settings.
     pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let url = env.url("AMQP_URL", "amqp://USER:PASSWORD@HOST:PORT or amqps://USER:PASSWORD@HOST:PORT", |url| {
-            has_scheme(url, ["amqp", "amqps"]) && url.parse::<lapin::uri::AMQPUri>().is_ok()
-        })?;
-        Ok(Self { url, topology: Topology::from_env(env)?, publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)? })
+        let names = EndpointNames {
+            url: "AMQP_URL",
+            expected: "amqp://USER:PASSWORD@HOST:PORT or amqps://USER:PASSWORD@HOST:PORT",
+            secret_id: "AMQP_SECRET_ARN",
+        };
+        let endpoint = env
+            .endpoint(&names, |url| has_scheme(url, ["amqp", "amqps"]) && url.parse::<lapin::uri::AMQPUri>().is_ok())?;
+        Ok(Self {
+            endpoint,
+            topology: Topology::from_env(env)?,
+            publish_timeout: env.millis("PUBLISH_TIMEOUT_MS", 500)?,
+        })
     }
 }
 
@@ -269,18 +329,28 @@ impl ReconcileConfig {
 /// Where the record is.
 #[derive(Clone, Debug)]
 pub struct MysqlConfig {
-    /// `MYSQL_URL`, `mysql://`.
-    pub url: Secret,
+    /// `MYSQL_URL`, `mysql://`, with the login of `MYSQL_SECRET_ARN`. `?require_ssl=true` asks for TLS.
+    pub endpoint: Endpoint,
 }
 
 impl MysqlConfig {
     /// Reads the settings.
     pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        let url = env.url("MYSQL_URL", "mysql://USER:PASSWORD@HOST:PORT/DATABASE", |url| {
-            mysql_async::Opts::from_url(url).is_ok_and(|opts| opts.db_name().is_some())
+        let names = EndpointNames {
+            url: "MYSQL_URL",
+            expected: "mysql://USER:PASSWORD@HOST:PORT/DATABASE, and for TLS ?require_ssl=true, which cannot be weakened",
+            secret_id: "MYSQL_SECRET_ARN",
+        };
+        let endpoint = env.endpoint(&names, |url| {
+            mysql_async::Opts::from_url(url).is_ok_and(|opts| opts.db_name().is_some() && is_verified(&opts))
         })?;
-        Ok(Self { url })
+        Ok(Self { endpoint })
     }
+}
+
+/// TLS without a check of the certificate protects from nobody who sits between.
+fn is_verified(opts: &mysql_async::Opts) -> bool {
+    opts.ssl_opts().is_none_or(|tls| !tls.accept_invalid_certs() && !tls.skip_domain_validation())
 }
 
 /// Who is calling.

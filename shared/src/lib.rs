@@ -1,13 +1,14 @@
 //! The library behind every Onrush function.
 //!
 //! One module for each thing a sign-up meets on its way: [`domain`] (what it is, no I/O), [`reservations`] (Redis),
-//! [`message`] and [`broker`] (RabbitMQ), [`store`] (MySQL); [`comparison`] looks whether the two ends agree. Around them: [`config`] (settings), [`http`] (callers and
-//! replies) and [`telemetry`] (logs).
+//! [`message`] and [`broker`] (RabbitMQ), [`store`] (MySQL); [`comparison`] looks whether the two ends agree. Around them:
+//! [`config`] (settings), [`endpoint`] (addresses, logins, trust), [`http`] (callers and replies) and [`telemetry`] (logs).
 
 pub mod broker;
 pub mod comparison;
 pub mod config;
 pub mod domain;
+pub mod endpoint;
 pub mod http;
 pub mod invocation;
 pub mod message;

@@ -19,6 +19,7 @@ use redis::{Script, ScriptInvocation};
 
 use crate::config::RedisConfig;
 use crate::domain::{Activity, ActivityId, Signup, Timestamp, UserId, Version};
+use crate::endpoint::SecretsManagerError;
 use connection::{Connection, TooFewReplicas};
 pub use mending::{Archive, RECEIPTS_PAGE, Restored, Seen, Standing};
 pub use rebuilding::{NOTICE_CHUNK, Noticed, REBUILD_KEY};
@@ -136,6 +137,9 @@ pub enum ReservationsError {
     /// It cannot be reached, is not ready, or refuses for now. What was asked may or may not have happened.
     #[error("redis is unavailable: {0}")]
     Unavailable(#[source] redis::RedisError),
+    /// Its login could not be had.
+    #[error("redis's login is not there: {0}")]
+    Login(#[source] SecretsManagerError),
     /// No answer within `REDIS_TIMEOUT_MS`. What was asked may or may not have happened.
     #[error("redis did not answer within {} ms", .0.as_millis())]
     TimedOut(std::time::Duration),
@@ -175,10 +179,10 @@ pub struct Reservations {
 
 impl Reservations {
     /// Prepares the client. It connects when first used, or by [`Reservations::warm_up`], so a function starts also
-    /// while Redis is down. Needs a Tokio runtime.
-    pub fn new(config: &RedisConfig) -> Result<Self, ReservationsError> {
+    /// while Redis is down.
+    pub fn new(config: &RedisConfig) -> Self {
         let grace_ms = u64::try_from(config.outbox_grace.as_millis()).unwrap_or(u64::MAX);
-        Ok(Self { connection: Connection::new(config)?, scripts: Scripts::new().into(), grace_ms })
+        Self { connection: Connection::new(config), scripts: Scripts::new().into(), grace_ms }
     }
 
     /// Opens the connection ahead of the first request.

@@ -11,6 +11,7 @@ mod signups;
 mod statements;
 mod upsert;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mysql_async::prelude::{FromRow, Queryable};
@@ -18,11 +19,12 @@ use mysql_async::{Conn, Opts, OptsBuilder, Params, Pool, PoolConstraints, PoolOp
 use tokio::time::timeout;
 
 pub use activities::{ActivityLock, Put, StoredActivity};
-pub use error::StoreError;
+pub use error::{StoreError, is_login_refused};
 pub use signups::ROWS_PAGE;
 pub use upsert::Upserted;
 
-use crate::config::MysqlConfig;
+use crate::config::{MysqlConfig, Secret};
+use crate::endpoint::{AMAZON_RDS, Endpoint};
 
 /// The most rows that one call of [`Store::upsert`] takes: one statement, one transaction.
 pub const UPSERT_CHUNK: usize = 1_000;
@@ -48,25 +50,23 @@ const SESSION_SETUP: [&str; 4] = [
 /// The record. Clones share the connections.
 #[derive(Clone)]
 pub struct Store {
-    pool: Pool,
+    endpoint: Endpoint,
+    pools: Arc<Mutex<Option<Pools>>>,
+}
+
+/// The connections that one login opened.
+#[derive(Clone)]
+struct Pools {
+    url: Secret,
+    work: Pool,
     /// For locks alone: one who holds a lock, or waits for one, must not keep the connections from those who work.
     locks: Pool,
 }
 
 impl Store {
     /// Prepares the client. It connects when first used, so a function starts also while MySQL is down.
-    pub fn new(config: &MysqlConfig) -> Result<Self, StoreError> {
-        let opts = Opts::from_url(config.url.expose()).map_err(|error| StoreError::Unavailable(error.into()))?;
-        // Keeping the session keeps its prepared statements.
-        let pool_opts = PoolOpts::default()
-            .with_constraints(PoolConstraints::new(1, MAX_CONNECTIONS).unwrap_or_default())
-            .with_reset_connection(false);
-        let opts = OptsBuilder::from_opts(opts)
-            .pool_opts(pool_opts)
-            .prefer_socket(false)
-            .tcp_nodelay(true)
-            .setup(SESSION_SETUP.to_vec());
-        Ok(Self { pool: Pool::new(opts.clone()), locks: Pool::new(opts) })
+    pub fn new(config: &MysqlConfig) -> Self {
+        Self { endpoint: config.endpoint.clone(), pools: Arc::default() }
     }
 
     /// Opens the connection ahead of the first request.
@@ -75,7 +75,38 @@ impl Store {
     }
 
     async fn connection(&self) -> Result<Conn, StoreError> {
-        connection_from(&self.pool).await
+        self.connection_of(|pools| &pools.work).await
+    }
+
+    async fn lock_connection(&self) -> Result<Conn, StoreError> {
+        self.connection_of(|pools| &pools.locks).await
+    }
+
+    async fn connection_of(&self, choose: fn(&Pools) -> &Pool) -> Result<Conn, StoreError> {
+        let open = |url| async {
+            let pools = self.pools(url)?;
+            choose(&pools).get_conn().await.map_err(StoreError::from)
+        };
+        match timeout(CONNECT_TIMEOUT, self.endpoint.open(open, StoreError::is_login_refused)).await {
+            Ok(connected) => connected,
+            Err(_) => Err(StoreError::TimedOut),
+        }
+    }
+
+    /// The connections that this login opened; those of an earlier one are let go.
+    fn pools(&self, url: Secret) -> Result<Pools, StoreError> {
+        let mut current = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pools) = current.as_ref().filter(|pools| pools.url == url) {
+            return Ok(pools.clone());
+        }
+        // Keeping the session keeps its prepared statements.
+        let pool_opts = PoolOpts::default()
+            .with_constraints(PoolConstraints::new(1, MAX_CONNECTIONS).unwrap_or_default())
+            .with_reset_connection(false);
+        let opts = client_options(&self.endpoint, &url).map_err(StoreError::from)?;
+        let opts = opts.pool_opts(pool_opts).tcp_nodelay(true).setup(SESSION_SETUP.to_vec());
+        let pools = Pools { url, work: Pool::new(opts.clone()), locks: Pool::new(opts) };
+        Ok(current.insert(pools).clone())
     }
 
     /// Asks one question.
@@ -92,11 +123,14 @@ impl Store {
     }
 }
 
-async fn connection_from(pool: &Pool) -> Result<Conn, StoreError> {
-    match timeout(CONNECT_TIMEOUT, pool.get_conn()).await {
-        Ok(connected) => connected.map_err(StoreError::from),
-        Err(_) => Err(StoreError::TimedOut),
-    }
+/// The options of a client of this server: over TCP, and over TLS where the address asks for it.
+pub fn client_options(endpoint: &Endpoint, url: &Secret) -> Result<OptsBuilder, mysql_async::Error> {
+    let opts = Opts::from_url(url.expose())?;
+    let tls = opts.ssl_opts().map(|tls| {
+        let own = endpoint.trusted.iter().map(|authorities| authorities.as_pem().as_bytes().to_vec().into());
+        tls.clone().with_root_certs([AMAZON_RDS.as_bytes().into()].into_iter().chain(own).collect())
+    });
+    Ok(OptsBuilder::from_opts(opts).ssl_opts(tls).prefer_socket(false))
 }
 
 /// Closes a connection in an unknown state (a call was cut off, an error broke it) instead of handing it on.

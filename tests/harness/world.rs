@@ -129,12 +129,12 @@ impl World {
 
     /// The reservations, as the functions use them.
     pub fn reservations(&self) -> Reservations {
-        Reservations::new(&self.build(shared::config::RedisConfig::from_env)).unwrap()
+        Reservations::new(&self.build(shared::config::RedisConfig::from_env))
     }
 
     /// The record, as the functions use it.
     pub fn store(&self) -> Store {
-        Store::new(&self.build(shared::config::MysqlConfig::from_env)).unwrap()
+        Store::new(&self.build(shared::config::MysqlConfig::from_env))
     }
 
     /// The broker's settings.

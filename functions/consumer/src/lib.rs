@@ -39,8 +39,8 @@ impl App {
     /// Reads the settings and prepares the clients. Needs a Tokio runtime.
     pub fn from_env(env: &Env<'_>) -> Result<Self, lambda_runtime::Error> {
         Ok(Self {
-            store: Store::new(&MysqlConfig::from_env(env)?)?,
-            reservations: Reservations::new(&RedisConfig::from_env(env)?)?,
+            store: Store::new(&MysqlConfig::from_env(env)?),
+            reservations: Reservations::new(&RedisConfig::from_env(env)?),
             publisher: Publisher::new(&BrokerConfig::from_env(env)?),
         })
     }

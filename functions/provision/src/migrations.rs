@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use mysql_async::Pool;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Opts, OptsBuilder, Pool};
 use shared::config::MysqlConfig;
+use shared::endpoint::SecretsManagerError;
+use shared::store::{client_options, is_login_refused};
 use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,6 +24,9 @@ pub enum MigrationError {
     /// It cannot be reached, or refused.
     #[error("mysql is unavailable: {0}")]
     Unavailable(#[from] mysql_async::Error),
+    /// Its login could not be had.
+    #[error("mysql's login is not there: {0}")]
+    Login(#[from] SecretsManagerError),
     /// One of them failed, or the database was migrated by other files.
     #[error("the migrations were not applied: {0}")]
     Refused(#[from] refinery::Error),
@@ -30,16 +35,25 @@ pub enum MigrationError {
     TimedOut,
 }
 
+impl MigrationError {
+    fn is_login_refused(&self) -> bool {
+        matches!(self, Self::Unavailable(error) if is_login_refused(error))
+    }
+}
+
 /// Applies what is missing, and tells which.
 pub(crate) async fn migrate(config: &MysqlConfig) -> Result<Vec<String>, MigrationError> {
     timeout(TIMEOUT, apply(config)).await.map_err(|_| MigrationError::TimedOut)?
 }
 
 async fn apply(config: &MysqlConfig) -> Result<Vec<String>, MigrationError> {
-    let opts = Opts::from_url(config.url.expose()).map_err(mysql_async::Error::from)?;
-    let mut pool = Pool::new(OptsBuilder::from_opts(opts).prefer_socket(false));
-    // Held until its connection closes, at the end of this run.
-    let mut lock = pool.get_conn().await?;
+    let open = |url| async move {
+        let pool = Pool::new(client_options(&config.endpoint, &url)?);
+        let connection = pool.get_conn().await?;
+        Ok((pool, connection))
+    };
+    // The lock is held until its connection closes, at the end of this run.
+    let (mut pool, mut lock) = config.endpoint.open(open, MigrationError::is_login_refused).await?;
     let locked: Option<Option<i64>> =
         lock.exec_first("SELECT GET_LOCK('onrush.migrations', ?)", (LOCK_TIMEOUT_SECS,)).await?;
     if locked != Some(Some(1)) {

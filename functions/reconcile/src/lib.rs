@@ -50,8 +50,8 @@ impl App {
     pub fn from_env(env: &Env<'_>) -> Result<Self, lambda_runtime::Error> {
         let broker = BrokerConfig::from_env(env)?;
         Ok(Self {
-            store: Store::new(&MysqlConfig::from_env(env)?)?,
-            reservations: Reservations::new(&RedisConfig::from_env(env)?)?,
+            store: Store::new(&MysqlConfig::from_env(env)?),
+            reservations: Reservations::new(&RedisConfig::from_env(env)?),
             publisher: Publisher::new(&broker),
             archive_after: ReconcileConfig::from_env(env)?.archive_after,
             publish_timeout: broker.publish_timeout,

@@ -24,7 +24,7 @@ impl App {
     /// Reads the settings and prepares the clients. Needs a Tokio runtime.
     pub fn from_env(env: &Env<'_>) -> Result<Self, lambda_http::Error> {
         Ok(Self {
-            reservations: Reservations::new(&RedisConfig::from_env(env)?)?,
+            reservations: Reservations::new(&RedisConfig::from_env(env)?),
             publisher: Publisher::new(&BrokerConfig::from_env(env)?),
             caller: CallerConfig::from_env(env)?,
         })

@@ -7,11 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::AMQPUri;
-use lapin::{Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{Channel, Confirmation, Connection, ConnectionProperties, ErrorKind};
 
 use super::{OutgoingMessage, PublishError};
 use crate::config::Secret;
+use crate::endpoint::{Endpoint, SecretsManagerError};
 
 /// How long a connection that the broker blocked is trusted to tell when the alarm is over. Nothing is written to it
 /// meanwhile, so a dead one would never show.
@@ -23,24 +25,53 @@ pub(super) struct Link {
     blocked_since: Mutex<Option<Instant>>,
 }
 
+/// AMQP 0-9-1: the login is refused.
+const ACCESS_REFUSED: u16 = 403;
+
+/// No connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The broker is not there, or refuses.
+    #[error(transparent)]
+    Broker(#[from] lapin::Error),
+    /// Its login could not be had.
+    #[error(transparent)]
+    Login(#[from] SecretsManagerError),
+}
+
+impl ConnectError {
+    fn is_login_refused(&self) -> bool {
+        let Self::Broker(error) = self else { return false };
+        matches!(error.kind(), ErrorKind::ProtocolError(refusal) if refusal.get_id() == ACCESS_REFUSED)
+    }
+}
+
 /// Opens a connection without heartbeats.
-pub(super) async fn open_connection(url: &Secret) -> Result<Connection, lapin::Error> {
-    let mut uri: AMQPUri =
-        url.expose().parse().map_err(|_| lapin::Error::from(std::io::Error::other("AMQP_URL is malformed")))?;
-    uri.query.heartbeat = Some(0);
-    let properties = ConnectionProperties::default().with_connection_name("onrush".into());
-    Connection::connect_uri(uri, properties).await
+pub(super) async fn open_connection(endpoint: &Endpoint) -> Result<Connection, ConnectError> {
+    let trusted = endpoint.trusted.as_ref();
+    let open = |url: Secret| async move {
+        let mut uri: AMQPUri =
+            url.expose().parse().map_err(|_| lapin::Error::from(std::io::Error::other("AMQP_URL is malformed")))?;
+        uri.query.heartbeat = Some(0);
+        let properties = ConnectionProperties::default().with_connection_name("onrush".into());
+        let cert_chain = trusted.map(|authorities| authorities.as_pem().to_owned());
+        let tls = OwnedTLSConfig { identity: None, cert_chain };
+        let runtime = lapin::runtime::default_runtime()?;
+        Ok(Connection::connect_uri_with_config(uri, properties, tls, runtime).await?)
+    };
+    endpoint.open(open, ConnectError::is_login_refused).await
 }
 
 impl Link {
-    pub(super) async fn open(url: &Secret) -> Result<Self, PublishError> {
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, PublishError> {
+        let connection = open_connection(endpoint).await?;
         let open = async {
-            let connection = open_connection(url).await?;
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            Ok(Self { connection, channel, blocked_since: Mutex::default() })
+            Ok(channel)
         };
-        open.await.map_err(PublishError::Connection)
+        let channel = open.await.map_err(PublishError::Connection)?;
+        Ok(Self { connection, channel, blocked_since: Mutex::default() })
     }
 
     pub(super) fn is_alive(&self) -> bool {

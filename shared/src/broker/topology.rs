@@ -7,7 +7,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ErrorKind, ExchangeKind};
 use tokio::time::timeout;
 
-use super::link::open_connection;
+use super::link::{ConnectError, open_connection};
 use crate::config::{BrokerConfig, QueueType, Topology};
 
 /// How often the broker may deliver one message before it is parked: a distant safety net. The consumer parks poison
@@ -43,7 +43,7 @@ pub enum DeclareError {
     },
     /// The broker cannot be reached.
     #[error("the connection to the broker failed: {0}")]
-    Connection(#[source] lapin::Error),
+    Connection(#[from] ConnectError),
     /// The broker did not answer.
     #[error("the broker did not declare the topology within {} s", DECLARE_TIMEOUT.as_secs())]
     TimedOut,
@@ -57,8 +57,8 @@ pub async fn declare(config: &BrokerConfig) -> Result<(), DeclareError> {
 async fn declare_all(config: &BrokerConfig) -> Result<(), DeclareError> {
     let Topology { exchange, queue, routing_key, queue_type } = &config.topology;
     let (dead_letter_exchange, parked_queue) = (config.topology.dead_letter_exchange(), config.topology.parked_queue());
-    let connection = open_connection(&config.url).await.map_err(DeclareError::Connection)?;
-    let channel = connection.create_channel().await.map_err(DeclareError::Connection)?;
+    let connection = open_connection(&config.endpoint).await?;
+    let channel = connection.create_channel().await.map_err(ConnectError::from)?;
 
     declare_exchange(&channel, exchange, ExchangeKind::Direct).await?;
     declare_exchange(&channel, &dead_letter_exchange, ExchangeKind::Fanout).await?;
@@ -67,7 +67,7 @@ async fn declare_all(config: &BrokerConfig) -> Result<(), DeclareError> {
     declare_queue(&channel, queue, queue_arguments(*queue_type, &dead_letter_exchange)).await?;
     bind(&channel, queue, exchange, routing_key).await?;
 
-    connection.close(200, "done".into()).await.map_err(DeclareError::Connection)
+    Ok(connection.close(200, "done".into()).await.map_err(ConnectError::from)?)
 }
 
 fn queue_arguments(queue_type: QueueType, dead_letter_exchange: &str) -> FieldTable {

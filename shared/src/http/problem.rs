@@ -199,6 +199,7 @@ impl From<ReservationsError> for Problem {
             }
             ReservationsError::TooFewReplicas { .. }
             | ReservationsError::Unavailable(_)
+            | ReservationsError::Login(_)
             | ReservationsError::TimedOut(_) => {
                 tracing::warn!(%error, "the reservations do not answer");
                 Self::unavailable()
@@ -211,7 +212,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         tracing::error!(%error, "the record does not answer");
         match error {
-            StoreError::Conflict(_) | StoreError::Unavailable(_) | StoreError::TimedOut => Self::unavailable(),
+            StoreError::Conflict(_) | StoreError::Unavailable(_) | StoreError::Login(_) | StoreError::TimedOut => {
+                Self::unavailable()
+            }
             StoreError::RowRefused(_) | StoreError::Schema(_) | StoreError::Malformed(_) => Self::internal(),
         }
     }

@@ -5,27 +5,30 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{
-    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind, Value,
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind,
+    TlsCertificates, Value,
 };
+use tokio::time::timeout;
 
 use super::{OfEach, ReservationsError, replies};
-use crate::config::{RedisConfig, ReplicaWait};
+use crate::config::{RedisConfig, ReplicaWait, Secret};
 use crate::domain::ActivityId;
+use crate::endpoint::{Endpoint, SecretsManagerError};
 
 #[derive(Clone)]
 pub(super) struct Connection {
-    client: redis::Client,
-    line: Arc<Mutex<Line>>,
+    endpoint: Endpoint,
+    line: Arc<Mutex<Option<Arc<Line>>>>,
     timeout: Duration,
     wait: Option<ReplicaWait>,
 }
 
-/// The manager in use. It opens a new connection when one breaks, but keeps one that falls silent, or that leads
-/// to a primary that has become a replica. Then it is replaced as a whole: once for all calls that waited on it.
-#[derive(Clone)]
+/// The manager in use, and the address with the login that it was made for. It opens a new connection when one breaks, but
+/// keeps one that falls silent, or that leads to a primary that has become a replica. Then it is given up, once for all calls
+/// that waited on it, and the next call makes another one.
 struct Line {
     manager: ConnectionManager,
-    generation: u64,
+    url: Secret,
 }
 
 /// So many replicas hold a write.
@@ -37,10 +40,36 @@ pub(super) struct TooFewReplicas {
 /// A call that failed.
 pub(super) enum CallError {
     Redis(RedisError),
+    Login(SecretsManagerError),
     TimedOut(Duration),
 }
 
+impl From<RedisError> for CallError {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
+}
+
+impl From<SecretsManagerError> for CallError {
+    fn from(error: SecretsManagerError) -> Self {
+        Self::Login(error)
+    }
+}
+
 impl CallError {
+    fn is_login_refused(&self) -> bool {
+        matches!(self, Self::Redis(error) if error.kind() == ErrorKind::AuthenticationFailed)
+    }
+
+    /// The connection fell silent, or leads to a replica.
+    fn is_of_the_line(&self) -> bool {
+        match self {
+            Self::TimedOut(_) => true,
+            Self::Redis(error) => error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly),
+            Self::Login(_) => false,
+        }
+    }
+
     /// Tells a broken part from data that Onrush did not write.
     pub(super) fn at(self, id: ActivityId) -> ReservationsError {
         match self {
@@ -54,6 +83,7 @@ impl From<CallError> for ReservationsError {
     fn from(error: CallError) -> Self {
         match error {
             CallError::Redis(error) => Self::Unavailable(error),
+            CallError::Login(error) => Self::Login(error),
             CallError::TimedOut(timeout) => Self::TimedOut(timeout),
         }
     }
@@ -65,11 +95,8 @@ fn is_about_data(error: &RedisError) -> bool {
 }
 
 impl Connection {
-    pub(super) fn new(config: &RedisConfig) -> Result<Self, ReservationsError> {
-        let client = redis::Client::open(config.url.expose()).map_err(ReservationsError::Unavailable)?;
-        let manager = open(&client, config.timeout).map_err(ReservationsError::Unavailable)?;
-        let line = Arc::new(Mutex::new(Line { manager, generation: 0 }));
-        Ok(Self { client, line, timeout: config.timeout, wait: config.wait })
+    pub(super) fn new(config: &RedisConfig) -> Self {
+        Self { endpoint: config.endpoint.clone(), line: Arc::default(), timeout: config.timeout, wait: config.wait }
     }
 
     /// Calls a script by its digest, and loads it where the server does not have it.
@@ -100,43 +127,58 @@ impl Connection {
     }
 
     async fn ask(&self, question: Question<'_>) -> Result<Value, CallError> {
-        let Line { manager, generation } = self.line().clone();
-        match tokio::time::timeout(self.timeout, ask_twice(question, manager)).await {
-            Ok(Err(error)) if error.is_timeout() => self.timed_out(generation),
-            Ok(Err(error)) if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) => {
-                self.replace(generation)?;
-                Err(CallError::Redis(error))
-            }
-            Ok(answer) => answer.map_err(CallError::Redis),
-            Err(_) => self.timed_out(generation),
+        let used = Mutex::new(None);
+        let ask = |url| async {
+            let line = self.line(url)?;
+            *locked(&used) = Some(Arc::clone(&line));
+            ask_twice(question, line.manager.clone()).await.map_err(|error| self.sorted(error))
+        };
+        let answered = timeout(self.timeout, self.endpoint.open(ask, CallError::is_login_refused)).await;
+        let answer = answered.unwrap_or(Err(CallError::TimedOut(self.timeout)));
+        if answer.as_ref().is_err_and(CallError::is_of_the_line) {
+            self.give_up(locked(&used).take());
         }
+        answer
     }
 
-    fn timed_out(&self, generation: u64) -> Result<Value, CallError> {
-        self.replace(generation)?;
-        Err(CallError::TimedOut(self.timeout))
+    fn sorted(&self, error: RedisError) -> CallError {
+        if error.is_timeout() { CallError::TimedOut(self.timeout) } else { CallError::Redis(error) }
     }
 
-    fn replace(&self, generation: u64) -> Result<(), CallError> {
-        let mut line = self.line();
-        if line.generation == generation {
-            let manager = open(&self.client, self.timeout).map_err(CallError::Redis)?;
-            *line = Line { manager, generation: generation + 1 };
+    /// The manager for this login.
+    fn line(&self, url: Secret) -> Result<Arc<Line>, RedisError> {
+        let mut current = locked(&self.line);
+        if let Some(line) = current.as_ref().filter(|line| line.url == url) {
+            return Ok(Arc::clone(line));
         }
-        Ok(())
+        let manager = open(&self.endpoint, &url, self.timeout)?;
+        Ok(Arc::clone(current.insert(Arc::new(Line { manager, url }))))
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn give_up(&self, used: Option<Arc<Line>>) {
+        let Some(used) = used else { return };
+        locked(&self.line).take_if(|current| Arc::ptr_eq(current, &used));
     }
 }
 
-fn open(client: &redis::Client, timeout: Duration) -> Result<ConnectionManager, RedisError> {
+fn locked<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where authorities are named, the client trusts them in place of its own.
+fn open(endpoint: &Endpoint, url: &Secret, timeout: Duration) -> Result<ConnectionManager, RedisError> {
+    let client = match &endpoint.trusted {
+        Some(authorities) if url.expose().starts_with("rediss:") => {
+            let root_cert = Some(authorities.with_public_ones().into_bytes());
+            redis::Client::build_with_tls(url.expose(), TlsCertificates { client_tls: None, root_cert })?
+        }
+        _ => redis::Client::open(url.expose())?,
+    };
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(timeout))
         .set_response_timeout(Some(timeout))
         .set_number_of_retries(0);
-    ConnectionManager::new_lazy_with_config(client.clone(), config)
+    ConnectionManager::new_lazy_with_config(client, config)
 }
 
 /// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the

@@ -7,7 +7,7 @@ use mysql_async::{Conn, Row, TxOpts, Value};
 use tokio::time::{sleep, timeout};
 
 use super::statements::{datetime, timestamp};
-use super::{Store, StoreError, TIMEOUT, abandon, connection_from};
+use super::{Store, StoreError, TIMEOUT, abandon};
 use crate::domain::{Activity, ActivityId, ActivityState, Timestamp};
 
 const PAUSE_AFTER_CONFLICT: Duration = Duration::from_millis(20);
@@ -85,7 +85,7 @@ impl Store {
 
     async fn lock(&self, id: ActivityId, name: String, wait_secs: u64) -> Result<Option<ActivityLock>, StoreError> {
         // From here on the connection is closed unless the lock is released in good order.
-        let mut lock = ActivityLock { connection: Some(connection_from(&self.locks).await?), id, name: name.clone() };
+        let mut lock = ActivityLock { connection: Some(self.lock_connection().await?), id, name: name.clone() };
         let wait = Duration::from_secs(wait_secs) + TIMEOUT;
         let asked = lock.connection()?.exec_first("SELECT GET_LOCK(?, ?)", (name, wait_secs));
         let granted: Option<Option<i64>> = bounded_by(wait, async { Ok(asked.await?) }).await?;

@@ -1,5 +1,7 @@
 //! What MySQL's errors mean for the caller: wait, try again, leave this row out, or call an operator.
 
+use crate::endpoint::SecretsManagerError;
+
 /// The record was not changed, or, after a lost answer to a commit, may have been. Writing again is safe.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -9,6 +11,9 @@ pub enum StoreError {
     /// It cannot be reached, is read-only after a failover, or shuts down.
     #[error("mysql is unavailable: {0}")]
     Unavailable(#[source] mysql_async::Error),
+    /// Its login could not be had.
+    #[error("mysql's login is not there: {0}")]
+    Login(#[from] SecretsManagerError),
     /// No answer in time.
     #[error("mysql did not answer in time")]
     TimedOut,
@@ -49,6 +54,10 @@ mod code {
         1146, // no such table
         1364, // a column without a default
     ];
+    pub const LOGIN_REFUSED: [u16; 2] = [
+        1045, // wrong user or password
+        1698, // the same, from plugins that say no more
+    ];
     pub const DUPLICATE_KEY: u16 = 1062;
 }
 
@@ -70,13 +79,23 @@ impl From<mysql_async::Error> for StoreError {
 impl StoreError {
     /// Whether the same call may succeed in a moment.
     pub(super) fn is_transient(&self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::Unavailable(_) | Self::TimedOut)
+        matches!(self, Self::Conflict(_) | Self::Unavailable(_) | Self::Login(_) | Self::TimedOut)
+    }
+
+    /// Whether the password may have been changed.
+    pub(super) fn is_login_refused(&self) -> bool {
+        matches!(self, Self::Unavailable(error) if is_login_refused(error))
     }
 
     /// Whether the connection may be used again.
     pub(super) fn leaves_connection_usable(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::RowRefused(_) | Self::Schema(_))
     }
+}
+
+/// Whether MySQL refused the user or the password.
+pub fn is_login_refused(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(refusal) if code::LOGIN_REFUSED.contains(&refusal.code))
 }
 
 /// Whether a plain insert met a row that is there already.
