@@ -62,7 +62,8 @@ async fn killed(world: &World, signup: &signup::App, rabbitmq: &mut RabbitMq) {
         () = during => unreachable!(),
     }
     until_published(&sale, "late").await;
-    assert!(world.queued().await > early, "what was confirmed before the kill is still there");
+    let is_all_there = || async { world.queued().await > early };
+    eventually("what was confirmed before the kill is there again", Duration::from_secs(10), is_all_there).await;
     let granted = world.taken(sale.id).await;
     sale.comes_home(granted).await;
 }

@@ -89,8 +89,7 @@ impl<'a> Env<'a> {
         if !is_valid(&url) {
             return Err(ConfigError::Malformed { name, expected });
         }
-        let mut endpoint = Endpoint::new(Secret::new(url.as_str()));
-        endpoint.trusted = self.trusted_authorities()?.map(Arc::new);
+        let endpoint = Endpoint::new(Secret::new(url.as_str())).trusting(self.trusted_authorities()?);
         let Some(secret) = self.get(secret_id) else { return Ok(endpoint) };
         if url::Url::parse(&url).is_ok_and(|url| !url.username().is_empty() || url.password().is_some()) {
             let expected = "not set where the address holds a login";

@@ -1,5 +1,6 @@
 //! Where a server is, and what opens it: its address, a login that Secrets Manager may keep, and whom to trust.
 
+mod clients;
 mod secrets_manager;
 mod trust;
 
@@ -7,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use secrets_manager::{Credentials, SecretsManager, SecretsManagerError};
-pub(crate) use trust::AMAZON_RDS;
 pub use trust::{AuthoritiesError, TrustedAuthorities};
 
 use crate::config::Secret;
@@ -20,8 +20,7 @@ const FETCH_AGAIN_AFTER: Duration = Duration::from_secs(5);
 pub struct Endpoint {
     url: Secret,
     kept_login: Option<Arc<KeptLogin>>,
-    /// Whom to trust besides the public authorities.
-    pub trusted: Option<Arc<TrustedAuthorities>>,
+    trusted: Option<Arc<TrustedAuthorities>>,
 }
 
 /// A login that Secrets Manager keeps, and the address with it as it was last fetched.
@@ -44,6 +43,13 @@ impl Endpoint {
     #[must_use]
     pub fn new(url: Secret) -> Self {
         Self { url, kept_login: None, trusted: None }
+    }
+
+    /// The same address, with these authorities trusted besides the public ones.
+    #[must_use]
+    pub fn trusting(mut self, authorities: Option<TrustedAuthorities>) -> Self {
+        self.trusted = authorities.map(Arc::new);
+        self
     }
 
     /// The same address, opened by the login in this secret.

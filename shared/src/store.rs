@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mysql_async::prelude::{FromRow, Queryable};
-use mysql_async::{Conn, Opts, OptsBuilder, Params, Pool, PoolConstraints, PoolOpts};
+use mysql_async::{Conn, Params, Pool, PoolConstraints, PoolOpts};
 use tokio::time::timeout;
 
 pub use activities::{ActivityLock, Put, StoredActivity};
@@ -24,7 +24,7 @@ pub use signups::ROWS_PAGE;
 pub use upsert::Upserted;
 
 use crate::config::{MysqlConfig, Secret};
-use crate::endpoint::{AMAZON_RDS, Endpoint};
+use crate::endpoint::Endpoint;
 
 /// The most rows that one call of [`Store::upsert`] takes: one statement, one transaction.
 pub const UPSERT_CHUNK: usize = 1_000;
@@ -103,7 +103,7 @@ impl Store {
         let pool_opts = PoolOpts::default()
             .with_constraints(PoolConstraints::new(1, MAX_CONNECTIONS).unwrap_or_default())
             .with_reset_connection(false);
-        let opts = client_options(&self.endpoint, &url).map_err(StoreError::from)?;
+        let opts = self.endpoint.mysql_options(&url)?;
         let opts = opts.pool_opts(pool_opts).tcp_nodelay(true).setup(SESSION_SETUP.to_vec());
         let pools = Pools { url, work: Pool::new(opts.clone()), locks: Pool::new(opts) };
         Ok(current.insert(pools).clone())
@@ -121,16 +121,6 @@ impl Store {
         }
         outcome
     }
-}
-
-/// The options of a client of this server: over TCP, and over TLS where the address asks for it.
-pub fn client_options(endpoint: &Endpoint, url: &Secret) -> Result<OptsBuilder, mysql_async::Error> {
-    let opts = Opts::from_url(url.expose())?;
-    let tls = opts.ssl_opts().map(|tls| {
-        let own = endpoint.trusted.iter().map(|authorities| authorities.as_pem().as_bytes().to_vec().into());
-        tls.clone().with_root_certs([AMAZON_RDS.as_bytes().into()].into_iter().chain(own).collect())
-    });
-    Ok(OptsBuilder::from_opts(opts).ssl_opts(tls).prefer_socket(false))
 }
 
 /// Closes a connection in an unknown state (a call was cut off, an error broke it) instead of handing it on.

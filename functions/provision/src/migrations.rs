@@ -6,7 +6,7 @@ use mysql_async::Pool;
 use mysql_async::prelude::Queryable;
 use shared::config::MysqlConfig;
 use shared::endpoint::SecretsManagerError;
-use shared::store::{client_options, is_login_refused};
+use shared::store::is_login_refused;
 use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ pub(crate) async fn migrate(config: &MysqlConfig) -> Result<Vec<String>, Migrati
 
 async fn apply(config: &MysqlConfig) -> Result<Vec<String>, MigrationError> {
     let open = |url| async move {
-        let pool = Pool::new(client_options(&config.endpoint, &url)?);
+        let pool = Pool::new(config.endpoint.mysql_options(&url)?);
         let connection = pool.get_conn().await?;
         Ok((pool, connection))
     };

@@ -7,12 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::tcp::OwnedTLSConfig;
-use lapin::uri::AMQPUri;
-use lapin::{Channel, Confirmation, Connection, ConnectionProperties, ErrorKind};
+use lapin::{Channel, Confirmation, Connection, ErrorKind};
 
 use super::{OutgoingMessage, PublishError};
-use crate::config::Secret;
 use crate::endpoint::{Endpoint, SecretsManagerError};
 
 /// How long a connection that the broker blocked is trusted to tell when the alarm is over. Nothing is written to it
@@ -48,17 +45,7 @@ impl ConnectError {
 
 /// Opens a connection without heartbeats.
 pub(super) async fn open_connection(endpoint: &Endpoint) -> Result<Connection, ConnectError> {
-    let trusted = endpoint.trusted.as_ref();
-    let open = |url: Secret| async move {
-        let mut uri: AMQPUri =
-            url.expose().parse().map_err(|_| lapin::Error::from(std::io::Error::other("AMQP_URL is malformed")))?;
-        uri.query.heartbeat = Some(0);
-        let properties = ConnectionProperties::default().with_connection_name("onrush".into());
-        let cert_chain = trusted.map(|authorities| authorities.as_pem().to_owned());
-        let tls = OwnedTLSConfig { identity: None, cert_chain };
-        let runtime = lapin::runtime::default_runtime()?;
-        Ok(Connection::connect_uri_with_config(uri, properties, tls, runtime).await?)
-    };
+    let open = |url| async move { Ok(endpoint.amqp_connection(&url, "onrush").await?) };
     endpoint.open(open, ConnectError::is_login_refused).await
 }
 

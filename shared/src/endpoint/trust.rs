@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 /// The authorities of Amazon RDS and Aurora, which are not among the public ones.
-pub(crate) const AMAZON_RDS: &str = include_str!("../../certs/rds.pem");
+pub(super) const AMAZON_RDS: &str = include_str!("../../certs/rds.pem");
 
 /// Some authorities, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{
-    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind,
-    TlsCertificates, Value,
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind, Value,
 };
 use tokio::time::timeout;
 
@@ -165,20 +164,12 @@ fn locked<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where authorities are named, the client trusts them in place of its own.
 fn open(endpoint: &Endpoint, url: &Secret, timeout: Duration) -> Result<ConnectionManager, RedisError> {
-    let client = match &endpoint.trusted {
-        Some(authorities) if url.expose().starts_with("rediss:") => {
-            let root_cert = Some(authorities.with_public_ones().into_bytes());
-            redis::Client::build_with_tls(url.expose(), TlsCertificates { client_tls: None, root_cert })?
-        }
-        _ => redis::Client::open(url.expose())?,
-    };
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(timeout))
         .set_response_timeout(Some(timeout))
         .set_number_of_retries(0);
-    ConnectionManager::new_lazy_with_config(client, config)
+    ConnectionManager::new_lazy_with_config(endpoint.redis_client(url)?, config)
 }
 
 /// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the
