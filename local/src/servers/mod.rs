@@ -7,6 +7,7 @@
 mod mysql;
 mod port;
 mod process;
+mod programs;
 mod rabbitmq;
 mod ready;
 mod redis;
@@ -17,6 +18,7 @@ use std::path::Path;
 pub use mysql::MySql;
 pub use port::free_port;
 pub use process::{Launch, Process, find_program};
+pub use programs::Choice;
 pub use rabbitmq::RabbitMq;
 pub use ready::until_ready;
 pub use redis::{Fsync, Redis};
