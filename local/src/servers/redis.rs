@@ -30,6 +30,11 @@ pub struct Redis {
 }
 
 impl Redis {
+    /// The program, Redis or Valkey.
+    pub fn program() -> anyhow::Result<PathBuf> {
+        programs::find("Redis or Valkey", &["redis-server", "valkey-server"])
+    }
+
     /// Starts one with its data and log in `dir`.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
         Self::start_with(dir, Fsync::default()).await
@@ -38,7 +43,7 @@ impl Redis {
     /// [`Redis::start`] with another care for its file.
     pub async fn start_with(dir: &Path, fsync: Fsync) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
-        let program = find_server()?;
+        let program = Self::program()?;
         ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port, fsync).await).await
     }
 
@@ -107,11 +112,6 @@ impl Redis {
         self.process.start_again()?;
         self.until_healthy().await
     }
-}
-
-/// The program, Redis or Valkey.
-pub(super) fn find_server() -> anyhow::Result<PathBuf> {
-    programs::find("Redis or Valkey", &["redis-server", "valkey-server"])
 }
 
 /// Healthy: it answers, has loaded its data, and is ours rather than one that took the port before us.
