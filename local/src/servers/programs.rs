@@ -40,6 +40,15 @@ impl Choice {
         Self::of(std::env::var(SETTING).ok().as_deref())
     }
 
+    /// What a stack of these servers starts, in words.
+    #[must_use]
+    pub fn starts(self) -> &'static str {
+        match self {
+            Self::Installed | Self::Modern => "Redis, RabbitMQ, MySQL and the functions",
+            Self::Given => "the functions, on the servers that were given",
+        }
+    }
+
     fn of(value: Option<&str>) -> anyhow::Result<Self> {
         match value {
             None | Some("" | "installed") => Ok(Self::Installed),
