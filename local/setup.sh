@@ -1,7 +1,9 @@
 #!/bin/sh
 # Installs what Onrush needs to run on this machine (`run`) and to be tested on it (`test`; the default is both) and is
 # not there yet: servers and tools with apt-get, cargo-lambda with pip and cargo-nextest with cargo, both of these under
-# target/tools. It asks nothing, says what it will do before it does it, and is silent when there is nothing to do.
+# target/tools. `modern` instead of installed servers makes a tree with the newest ones for ONRUSH_SERVERS=modern, with
+# debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR. It asks nothing, says what it will do before it does
+# it, and is silent when there is nothing to do.
 set -eu
 
 CARGO_LAMBDA_VERSION=1.9.2
@@ -25,9 +27,16 @@ have cargo || die "Rust is missing; install it from https://rustup.rs, then run 
 
 # 1. What is missing?
 redis='' rabbitmq='' mysql='' luacheck='' plain='' cargo_lambda='' nextest='' components=''
-have redis-server || have valkey-server || redis=yes
-[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || have rabbitmq-server || rabbitmq=rabbitmq-server
-have mariadbd || have mysqld || mysql=yes
+tree=${ONRUSH_MODERN_DIR:-target/modern}
+if [ "$what" = modern ]; then
+    have unshare || plain="$plain util-linux"
+    [ -d "$tree" ] || have debootstrap || plain="$plain debootstrap"
+    [ -d "$tree" ] || [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || plain="$plain debian-archive-keyring"
+else
+    have redis-server || have valkey-server || redis=yes
+    [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || have rabbitmq-server || rabbitmq='rabbitmq-server'
+    have mariadbd || have mysqld || mysql=yes
+fi
 have cc || plain="$plain gcc libc6-dev"
 have curl || plain="$plain curl"
 [ -e /etc/ssl/certs/ca-certificates.crt ] || plain="$plain ca-certificates"
@@ -42,20 +51,24 @@ if [ "$what" != run ]; then
     cargo fmt --version >/dev/null 2>&1 || components="$components rustfmt"
 fi
 
+as_root=''
+become_root() {
+    [ "$(id -u)" = 0 ] && return
+    as_root='sudo -n'
+    $as_root true 2>/dev/null || die "$1 and sudo wants a password; run: sudo local/setup.sh $what"
+}
+
 # 2. Servers and tools, from the distribution.
 if [ -n "$redis$rabbitmq$mysql$luacheck$plain" ]; then
     have apt-get || die "this machine has no apt-get; install these by hand:\
 ${redis:+ Redis 7 or Valkey,}${rabbitmq:+ RabbitMQ,}${mysql:+ MySQL 8 or MariaDB,}${luacheck:+ luacheck,} $plain"
-    as_root=''
-    if [ "$(id -u)" != 0 ]; then
-        as_root='sudo -n'
-        $as_root true 2>/dev/null || die "packages are missing and sudo wants a password; run: sudo local/setup.sh $what"
-    fi
+    become_root "packages are missing"
     say "reading the package lists (apt-get update)"
     $as_root apt-get -qq update
     [ -z "$redis" ] || redis=$(available redis-server valkey-server)
     [ -z "$mysql" ] || mysql=$(available mariadb-server mysql-server)
     packages="$redis $rabbitmq $mysql $luacheck $plain"
+    # shellcheck disable=SC2086 # words on purpose
     say "installing with apt-get, starting none of them:$(printf ' %s' $packages)"
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
@@ -70,7 +83,7 @@ ${redis:+ Redis 7 or Valkey,}${rabbitmq:+ RabbitMQ,}${mysql:+ MySQL 8 or MariaDB
 fi
 
 # 3. Redis 7, for its script flags.
-if have redis-server; then
+if [ "$what" != modern ] && have redis-server; then
     case $(redis-server --version) in
     *v=[0-6].*) die "this redis-server is older than 7: $(redis-server --version); Debian 12 and Ubuntu 24.04 have 7" ;;
     esac
@@ -91,4 +104,36 @@ fi
 if [ -n "$nextest" ]; then
     say "building cargo-nextest with cargo under target/tools; this takes some minutes, once"
     cargo install --quiet --locked --root target/tools cargo-nextest
+fi
+
+# 5. The newest servers. Only `usr` and `etc` of the tree are needed (local/src/servers/programs.rs), and it gets its name
+# when it is complete.
+if [ "$what" = modern ] && [ ! -d "$tree" ]; then
+    become_root "debootstrap needs root"
+    new=$tree.$$
+    say "making a Debian unstable with MySQL, RabbitMQ and Valkey in $tree with debootstrap; this takes a minute or two, once"
+    mkdir -p "$(dirname "$tree")"
+    trap '$as_root rm -rf --one-file-system "$new"' EXIT
+    trap 'exit 130' HUP INT TERM
+    # shellcheck disable=SC2086 # no mirror, no word
+    $as_root timeout 900 unshare --mount debootstrap --variant=minbase --force-check-gpg \
+        --include=mysql-server-core,rabbitmq-server,valkey-server sid "$new" ${ONRUSH_DEBIAN_MIRROR:-} >"$new.log" 2>&1 || {
+        tail -n 5 "$new.log" >&2
+        die "debootstrap failed; its output is in $new.log. It needs Debian's archive, or a copy: ONRUSH_DEBIAN_MIRROR=URL"
+    }
+    $as_root chown -R "$(id -u):$(id -g)" "$new"
+    chmod 755 "$new"
+    dpkg-query --admindir="$new/var/lib/dpkg" -W -f '${Package} ${Version}\n' \
+        mysql-server-core rabbitmq-server valkey-server >"$new/versions"
+    find "$new" -mindepth 1 -maxdepth 1 ! -name usr ! -name etc ! -name versions -exec rm -rf {} +
+    mv -T "$new" "$tree" 2>/dev/null || [ -d "$tree" ] # somebody else may have been quicker
+    rm -f "$new.log"
+    say "it has: $(tr '\n' ' ' <"$tree/versions")"
+fi
+if [ "$what" = modern ]; then
+    namespace='--mount'
+    [ "$(id -u)" = 0 ] || namespace='--user --map-root-user --mount'
+    # shellcheck disable=SC2086 # words on purpose
+    unshare $namespace true || die "modern servers need mounts of their own, which this machine does not allow; run as\
+ root, or allow unprivileged user namespaces (on Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
 fi

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use local::servers::{Launch, Process, RunDir, find_program, free_port, until_ready};
+use local::servers::{Launch, Process, Redis, RunDir, free_port, until_ready};
 use shared::domain::Timestamp;
 use shared::reservations::ActivityKeys;
 use tests::{Clock, Sale, World, eventually, mq_event, signup_event};
@@ -108,7 +108,7 @@ async fn version(world: &World, sale: &Sale<'_>, user: &str) -> u64 {
 }
 
 async fn redis_with(clock: &Clock, dir: &Path) -> (Process, String) {
-    let program = find_program("redis-server").or_else(|| find_program("valkey-server")).unwrap();
+    let program = Redis::program().unwrap();
     let port = free_port().unwrap();
     let mut launch = Launch::new("Redis", &program, dir, &dir.join("redis.log")).args([
         "--bind",

@@ -28,11 +28,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::exec::stop_signal;
 use crate::functions::Profile;
-use crate::servers::{Fsync, RunDir, workspace_root};
+use crate::servers::{Choice, Fsync, RunDir, workspace_root};
 use crate::up::{Options, Stack};
 
 use plan::Plan;
@@ -43,6 +43,8 @@ const OUTBOX_GRACE_SECS: u64 = 5;
 
 /// How often `reconcile` runs; deployed it is each minute.
 const RECONCILE_EVERY: Duration = Duration::from_secs(5);
+
+const OWN_SERVERS: &str = "chaos kills and freezes servers, so it takes none that were given; unset ONRUSH_SERVERS";
 
 /// Options of `local chaos`.
 #[derive(clap::Args, Clone, Debug)]
@@ -127,6 +129,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
+    ensure!(Choice::from_env()? != Choice::Given, OWN_SERVERS);
     let files = Files::fresh(&args.out)?;
     let run_dir = RunDir::create("chaos")?;
     eprintln!("Starting Redis, RabbitMQ, MySQL and the functions; logs in {}", run_dir.path().display());

@@ -18,15 +18,12 @@ use shared::domain::ActivityId;
 use crate::exec::stop_signal;
 use crate::functions::Profile;
 use crate::sale::{self, Plan, Sale};
-use crate::servers::{RunDir, workspace_root};
+use crate::servers::{Choice, RunDir, workspace_root};
 use crate::up::Stack;
 use crate::verify::{Drained, Findings, HandedOut, Settings, drain, verify};
 pub use figures::{Figures, Latency};
 
-const ACTIVITY: ActivityId = ActivityId::new(42);
-
-/// Where the granted path is timed alone, after the figures were taken.
-const ALONE_ACTIVITY: ActivityId = ActivityId::new(43);
+/// How many are granted one after the other in a second activity, after the figures were taken.
 const ALONE_PLACES: u64 = 200;
 
 const USER_HEADER: &str = "x-user-id";
@@ -71,7 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         std::fs::remove_file(&json_file).with_context(|| format!("removing the old {}", json_file.display()))?;
     }
     let run_dir = RunDir::create("demo")?;
-    eprintln!("Starting Redis, RabbitMQ, MySQL and the functions; logs in {}", run_dir.path().display());
+    eprintln!("Starting {}; logs in {}", Choice::from_env()?.starts(), run_dir.path().display());
     let held = hold(&args, &run_dir).await;
     let failures = match &held {
         Ok(Some(outcome)) => Some(outcome.figures.failures(&outcome.findings)),
@@ -126,21 +123,22 @@ async fn hold(args: &Args, run_dir: &RunDir) -> anyhow::Result<Option<Outcome>> 
 
 /// The sale, from the activity to the checks.
 async fn sell_and_check(args: &Args, stack: &Stack) -> anyhow::Result<Outcome> {
-    let settings = Settings::from_variables(&stack.servers.env())?;
+    let settings = Settings::from_variables(&stack.addresses.env())?;
     let (base_url, places) = (stack.base_url(), u64::from(args.places));
-    create(base_url, ACTIVITY, places).await?;
-    first_answer(base_url, ACTIVITY).await?;
+    let [activity, alone_activity] = activities(stack);
+    create(base_url, activity, places).await?;
+    first_answer(base_url, activity).await?;
 
-    let plan = plan(args, base_url);
+    let plan = plan(args, base_url, activity);
     let sale = sale::hold(&plan).await?;
-    let drained = drain(&settings, Some(ACTIVITY), Duration::from_secs(args.drain_secs)).await?;
+    let drained = drain(&settings, Some(activity), Duration::from_secs(args.drain_secs)).await?;
     let handed_out: HandedOut = sale.receipts.values().flatten().cloned().collect();
-    let findings = verify(&settings, Some(ACTIVITY), &handed_out).await?;
+    let findings = verify(&settings, Some(activity), &handed_out).await?;
     let figures = Figures::gather(places, &sale, &drained, &findings);
 
-    create(base_url, ALONE_ACTIVITY, ALONE_PLACES).await?;
+    create(base_url, alone_activity, ALONE_PLACES).await?;
     let alone = Plan {
-        activity: ALONE_ACTIVITY,
+        activity: alone_activity,
         people: ALONE_PLACES,
         concurrency: 1,
         double_click_share: 0.0,
@@ -150,14 +148,23 @@ async fn sell_and_check(args: &Args, stack: &Stack) -> anyhow::Result<Outcome> {
     };
     let alone = sale::hold(&alone).await?;
     // So that nothing is torn down in the middle of its work.
-    drain(&settings, Some(ALONE_ACTIVITY), Duration::from_secs(args.drain_secs)).await?;
+    drain(&settings, Some(alone_activity), Duration::from_secs(args.drain_secs)).await?;
     Ok(Outcome { figures, sale, drained, findings, alone })
 }
 
-fn plan(args: &Args, base_url: &str) -> Plan {
+/// Two activities that nobody else has: what is on servers that were given is not ours.
+fn activities(stack: &Stack) -> [ActivityId; 2] {
+    let ids = if stack.servers.is_some() { [42, 43] } else { [rand::random(), rand::random()] };
+    if stack.servers.is_none() {
+        eprintln!("The sale is of activity {}, then of {}; both stay on the servers that were given", ids[0], ids[1]);
+    }
+    ids.map(ActivityId::new)
+}
+
+fn plan(args: &Args, base_url: &str, activity: ActivityId) -> Plan {
     Plan {
         base_url: base_url.to_owned(),
-        activity: ACTIVITY,
+        activity,
         people: args.people,
         concurrency: args.concurrency,
         double_click_share: 0.1,

@@ -1,6 +1,6 @@
 //! `local exec`: a command with private servers around it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::servers::{RunDir, Servers};
+use crate::servers::{Addresses, Choice, RunDir, Servers};
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -24,6 +24,9 @@ pub struct Args {
 /// Starts the servers, runs the command, stops the servers, and passes the command's exit status on.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command given")?;
+    if Choice::from_env()? == Choice::Given {
+        return Ok(ExitCode::from(run_with(program, arguments, &Addresses::given()?).await?));
+    }
     let run_dir = RunDir::create("exec")?;
     let started = Instant::now();
     let servers = tokio::select! {
@@ -47,11 +50,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         run_dir.path().display()
     );
 
-    let child = tokio::process::Command::new(program).args(arguments).envs(servers.env()).kill_on_drop(true).spawn();
-    let code = match child {
-        Ok(mut child) => wait_passing_signals_on(&mut child).await,
-        Err(error) => Err(error).with_context(|| format!("cannot start {}", program.display())),
-    };
+    let code = run_with(program, arguments, &Addresses::of(&servers)).await;
     let stopped = servers.stop().await;
     let success = stopped.is_ok() && matches!(code, Ok(0));
     if let Some(logs) = run_dir.finish(success)? {
@@ -59,6 +58,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     stopped?;
     Ok(ExitCode::from(code?))
+}
+
+/// Runs the command with these addresses; its exit status.
+async fn run_with(program: &OsStr, arguments: &[OsString], addresses: &Addresses) -> anyhow::Result<u8> {
+    let child = tokio::process::Command::new(program).args(arguments).envs(addresses.env()).kill_on_drop(true).spawn();
+    wait_passing_signals_on(&mut child.with_context(|| format!("cannot start {}", program.display()))?).await
 }
 
 /// Ctrl-C reaches the command from the terminal by itself, so we only outlast it; other requests we pass on.

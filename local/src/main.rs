@@ -6,7 +6,14 @@ use clap::{Parser, Subcommand};
 
 /// The whole Onrush system on one machine.
 #[derive(Debug, Parser)]
-#[command(name = "local")]
+#[command(
+    name = "local",
+    after_help = "\
+ONRUSH_SERVERS says which Redis, RabbitMQ and MySQL exec, up, demo and chaos use:
+  installed  private ones of the programs that are installed (the default)
+  modern     private ones of the newest programs, from the tree that `local/setup.sh modern` makes
+  given      those at REDIS_URL, AMQP_URL and MYSQL_URL; none is started, stopped or killed, so not for chaos"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

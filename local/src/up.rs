@@ -1,5 +1,8 @@
 //! The whole stack: servers, functions, trigger and schedule; and `local up`, which leaves it running.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -10,7 +13,7 @@ use serde_json::json;
 use crate::exec::stop_signal;
 use crate::functions::{Functions, Profile, Programs};
 use crate::schedule::{self, Schedule};
-use crate::servers::{Fsync, RunDir, Servers, find_program, workspace_root};
+use crate::servers::{Addresses, Choice, Fsync, RunDir, Servers, find_program, workspace_root};
 use crate::trigger::{self, Trigger};
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -54,8 +57,10 @@ pub struct Stack {
     pub trigger: Trigger,
     /// The functions behind the API.
     pub functions: Functions,
-    /// Redis, RabbitMQ and MySQL.
-    pub servers: Servers,
+    /// Where Redis, RabbitMQ and MySQL are.
+    pub addresses: Addresses,
+    /// These three, unless they were given.
+    pub servers: Option<Servers>,
 }
 
 impl Stack {
@@ -71,13 +76,19 @@ impl Stack {
 
     /// [`Stack::start`] with these options.
     pub async fn start_as(dir: &Path, options: &Options) -> anyhow::Result<Self> {
-        let (servers, programs) =
-            tokio::try_join!(Servers::start_with(dir, options.fsync), Programs::build(options.profile))?;
-        let settings = [servers.env(), options.settings.clone()].concat();
+        let servers = async {
+            if Choice::from_env()? == Choice::Given {
+                return Ok((Addresses::given()?, None));
+            }
+            let servers = Servers::start_with(dir, options.fsync).await?;
+            Ok((Addresses::of(&servers), Some(servers)))
+        };
+        let ((addresses, servers), programs) = tokio::try_join!(servers, Programs::build(options.profile))?;
+        let settings = [addresses.env(), options.settings.clone()].concat();
         let functions = Functions::start(&dir.join("functions"), &programs, &settings).await?;
         functions.invoke("provision", &json!({})).await?;
         let invoker = functions.invoker();
-        let trigger = Trigger::start(trigger::Settings::new(servers.rabbitmq.url()), move |event| {
+        let trigger = Trigger::start(trigger::Settings::new(&addresses.amqp_url), move |event| {
             let invoker = invoker.clone();
             async move { invoker.invoke("consumer", &event).await.map(|_| ()) }
         });
@@ -87,7 +98,7 @@ impl Stack {
             let invoker = invoker.clone();
             async move { invoker.invoke("reconcile", &event).await }
         });
-        Ok(Self { schedule, trigger, functions, servers })
+        Ok(Self { schedule, trigger, functions, addresses, servers })
     }
 
     /// Where the API is: `http://127.0.0.1:port`.
@@ -101,7 +112,10 @@ impl Stack {
         drop(self.schedule);
         let _ = tokio::time::timeout(BATCH_LIMIT, self.trigger.stop()).await;
         self.functions.stop().await?;
-        self.servers.stop().await
+        match self.servers {
+            Some(servers) => servers.stop().await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -116,7 +130,7 @@ pub struct Args {
 /// Starts the stack, says how to use it, and leaves it running until somebody asks us to stop.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run_dir = RunDir::create("up")?;
-    eprintln!("Starting Redis, RabbitMQ, MySQL and the functions; logs in {}", run_dir.path().display());
+    eprintln!("Starting {}; logs in {}", Choice::from_env()?.starts(), run_dir.path().display());
     let begun = Instant::now();
     let started = tokio::select! {
         stack = Stack::start_with(run_dir.path(), args.profile) => Some(stack),
@@ -152,8 +166,12 @@ struct SettingsFile(PathBuf);
 impl SettingsFile {
     fn write(stack: &Stack) -> anyhow::Result<Self> {
         let path = workspace_root().join("target/local/up.env");
-        let lines = stack.servers.env().into_iter().map(|(key, value)| format!("{key}='{value}'\n"));
-        std::fs::write(&path, lines.collect::<String>()).with_context(|| format!("cannot write {}", path.display()))?;
+        let quoted = |value: String| value.replace('\'', r"'\''");
+        let lines = stack.addresses.env().into_iter().map(|(key, value)| format!("{key}='{}'\n", quoted(value)));
+        let _ = std::fs::remove_file(&path); // one that was left behind may be readable by others
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(lines.collect::<String>().as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self(path))
     }
 }
@@ -197,9 +215,7 @@ async fn watch(stack: &mut Stack) -> anyhow::Result<()> {
 fn guide(stack: &Stack, logs: &Path) -> anyhow::Result<String> {
     let api = format!("{}/activities/42", stack.base_url());
     let (_, port) = stack.base_url().rsplit_once(':').context("the API has no port")?;
-    let rabbitmq = reqwest::Url::parse(stack.servers.rabbitmq.management_url())?;
-    let mysql = reqwest::Url::parse(stack.servers.mysql.url())?;
-    let redis = stack.servers.redis.url();
+    let servers = stack.servers.as_ref().map_or_else(|| Ok(String::new()), look_inside)?;
     let logs = logs.display();
     let activity = r#"{"title":"Spring hike","capacity":100,"opensAt":null,"closesAt":null,"state":"open"}"#;
     Ok(format!(
@@ -215,15 +231,24 @@ Invoke a function by hand:
   cargo lambda invoke --invoke-address 127.0.0.1 --invoke-port {port} provision --data-ascii '{{}}'
 
 Look inside:
-  RabbitMQ  http://{}:{}/  user {}  password {}
-  MySQL     {} -h {} -P {} -u {} -p{} onrush
-  Redis     {} -u {redis}
-  Logs      {logs}
+{servers}  Logs      {logs}
 
 Check every promise:
   make verify
 
-Ctrl-C stops everything.",
+Ctrl-C stops everything."
+    ))
+}
+
+/// How to get into servers that we started; whoever gave theirs knows.
+fn look_inside(servers: &Servers) -> anyhow::Result<String> {
+    let rabbitmq = reqwest::Url::parse(servers.rabbitmq.management_url())?;
+    let mysql = reqwest::Url::parse(servers.mysql.url())?;
+    Ok(format!(
+        "  RabbitMQ  http://{}:{}/  user {}  password {}
+  MySQL     {} -h {} -P {} -u {} -p{} onrush
+  Redis     {} -u {}
+",
         rabbitmq.host_str().unwrap_or_default(),
         rabbitmq.port().unwrap_or_default(),
         rabbitmq.username(),
@@ -234,6 +259,7 @@ Ctrl-C stops everything.",
         mysql.username(),
         mysql.password().unwrap_or_default(),
         installed(&["redis-cli", "valkey-cli"]),
+        servers.redis.url(),
     ))
 }
 

@@ -20,7 +20,7 @@ use super::progress::Progress;
 use super::reports::Reports;
 use super::torment::{Marks, torment};
 use super::watch::{self, Look, Sample, Watcher};
-use super::{Args, Files, OUTBOX_GRACE_SECS, ends};
+use super::{Args, Files, OUTBOX_GRACE_SECS, OWN_SERVERS, ends};
 use crate::up::Stack;
 use crate::verify::{Drained, Findings, HandedOut, Settings, Underway, drain, verify};
 
@@ -84,9 +84,9 @@ impl Run {
         let activities: Vec<_> = (1..=u64::from(args.activities)).map(ActivityId::new).collect();
         let recorder = Arc::new(Recorder::create(&files.history)?);
         let organiser = Organiser::create(stack.base_url(), seed, &activities, recorder.clone()).await?;
-        let settings = Settings::from_variables(&stack.servers.env())?;
+        let settings = Settings::from_variables(&stack.addresses.env())?;
         let clock = Clock::start();
-        let watcher = Watcher::new(clock, &stack.servers, &settings.queue, &activities)?;
+        let watcher = Watcher::new(clock, stack.servers.as_ref().context(OWN_SERVERS)?, &settings.queue, &activities)?;
         let crowd =
             crowd::Settings { seed, people: args.people, activities, rate: args.rate, at_once: args.concurrency };
         let asker = Asker::new(stack.base_url(), clock, recorder.clone())?;

@@ -11,6 +11,7 @@ use anyhow::Context;
 use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 
+use super::OWN_SERVERS;
 use super::history::Clock;
 use super::plan::{Fault, Kind, Part, Plan};
 use crate::functions::Functions;
@@ -153,11 +154,12 @@ type Shared<'a> = tokio::sync::Mutex<Hands<'a>>;
 
 /// Carries the plan out, then keeps the functions running. Ends with an error only.
 pub async fn torment(stack: &mut Stack, plan: &Plan, marks: &Marks) -> anyhow::Result<Infallible> {
+    let servers = stack.servers.as_mut().context(OWN_SERVERS)?;
     let hands = tokio::sync::Mutex::new(Hands { functions: &mut stack.functions, away: 0 });
     let faults = async {
         for fault in &plan.faults {
             wait_for_turn(fault, marks).await;
-            inflict(fault, &mut stack.servers, &hands, marks).await?;
+            inflict(fault, servers, &hands, marks).await?;
         }
         anyhow::Ok(())
     };

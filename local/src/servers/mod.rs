@@ -4,9 +4,11 @@
 //! data and logs lie under the directory they were given; no process of theirs survives a stop, a drop, or (where
 //! `setpriv` is present) our own death.
 
+mod addresses;
 mod mysql;
 mod port;
 mod process;
+mod programs;
 mod rabbitmq;
 mod ready;
 mod redis;
@@ -14,9 +16,11 @@ mod run_dir;
 
 use std::path::Path;
 
+pub use addresses::Addresses;
 pub use mysql::MySql;
 pub use port::free_port;
 pub use process::{Launch, Process, find_program};
+pub use programs::Choice;
 pub use rabbitmq::RabbitMq;
 pub use ready::until_ready;
 pub use redis::{Fsync, Redis};
@@ -52,14 +56,7 @@ impl Servers {
     /// The settings that lead a function or a test to these servers.
     #[must_use]
     pub fn env(&self) -> Vec<(String, String)> {
-        [
-            ("REDIS_URL", self.redis.url()),
-            ("AMQP_URL", self.rabbitmq.url()),
-            ("RABBITMQ_MANAGEMENT_URL", self.rabbitmq.management_url()),
-            ("MYSQL_URL", self.mysql.url()),
-        ]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .to_vec()
+        Addresses::of(self).env()
     }
 
     /// Stops all three side by side, for good. RabbitMQ is killed: its orderly stop waits six seconds for statistics

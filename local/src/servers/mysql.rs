@@ -1,14 +1,13 @@
-//! A private MySQL or MariaDB, whichever is installed.
+//! A private MySQL or MariaDB, whichever is installed; MySQL where both are.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use mysql_async::prelude::Queryable;
 
 use super::process::{Launch, Process, find_program};
-use super::ready;
+use super::{programs, ready};
 
 const INITIALISE_LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -43,7 +42,7 @@ impl MySql {
         let init_file = dir.join("init.sql");
         std::fs::write(&init_file, init_sql(&password))?;
         let mut launch = Launch::new("MySQL", &installed.program, dir, &dir.join("mysql.log"))
-            .args(common_args(dir))
+            .args(installed.common_args(dir))
             .args([
                 "--bind-address=127.0.0.1",
                 &format!("--port={port}"),
@@ -113,14 +112,35 @@ impl MySql {
 }
 
 impl Installed {
+    /// MariaDB may call itself `mysqld` too, so each one is asked.
     fn find() -> anyhow::Result<Self> {
-        let program = ["mysqld", "mariadbd"]
-            .into_iter()
-            .find_map(find_program)
-            .context("neither mariadbd nor mysqld is installed; run local/setup.sh")?;
-        let version = Command::new(&program).args(["--no-defaults", "--version"]).output()?;
-        let is_mariadb = String::from_utf8_lossy(&version.stdout).contains("MariaDB");
-        Ok(Self { program, is_mariadb })
+        let mut mariadb = None;
+        for program in programs::find_all("MySQL or MariaDB", &["mysqld", "mariadbd"])? {
+            let version = programs::command(&program).args(["--no-defaults", "--version"]).output()?;
+            if String::from_utf8_lossy(&version.stdout).contains("MariaDB") {
+                mariadb.get_or_insert(program);
+            } else if version.status.success() {
+                return Ok(Self { program, is_mariadb: false });
+            }
+        }
+        let program = mariadb.context("no MySQL or MariaDB tells its version; run local/setup.sh")?;
+        Ok(Self { program, is_mariadb: true })
+    }
+
+    /// Small files and buffers for a quick start; durability as a server has it by default.
+    fn common_args(&self, dir: &Path) -> Vec<String> {
+        let mut args = vec![
+            "--no-defaults".to_owned(), // must come first
+            format!("--datadir={}", dir.join("data").display()),
+            // Servers that share /tmp remove each other's temporary tables while they are set up.
+            format!("--tmpdir={}", dir.display()),
+            "--skip-log-bin".to_owned(),
+            "--innodb-buffer-pool-size=128M".to_owned(),
+        ];
+        if programs::runs_as_root(&self.program) {
+            args.push("--user=root".to_owned());
+        }
+        args
     }
 }
 
@@ -146,35 +166,19 @@ async fn initialise(dir: &Path, installed: &Installed) -> anyhow::Result<()> {
             .into_iter()
             .find_map(find_program)
             .context("mariadb-install-db is not installed; run local/setup.sh")?;
-        Launch::new("mariadb-install-db", &script, dir, &log).args(common_args(dir)).args([
+        Launch::new("mariadb-install-db", &script, dir, &log).args(installed.common_args(dir)).args([
             "--skip-test-db",
             "--skip-name-resolve",
             "--auth-root-authentication-method=normal",
         ])
     } else {
         Launch::new("mysqld --initialize", &installed.program, dir, &log)
-            .args(common_args(dir))
+            .args(installed.common_args(dir))
             .arg("--initialize-insecure")
     };
     let status = launch.start()?.wait(INITIALISE_LIMIT).await?;
     ensure!(status.success(), "the system tables of MySQL could not be created; the log says why: {}", log.display());
     Ok(())
-}
-
-/// Small files and buffers for a quick start; durability as a server has it by default.
-fn common_args(dir: &Path) -> Vec<String> {
-    let mut args = vec![
-        "--no-defaults".to_owned(), // must come first
-        format!("--datadir={}", dir.join("data").display()),
-        // Servers that share /tmp remove each other's temporary tables while they are set up.
-        format!("--tmpdir={}", dir.display()),
-        "--skip-log-bin".to_owned(),
-        "--innodb-buffer-pool-size=128M".to_owned(),
-    ];
-    if nix::unistd::geteuid().is_root() {
-        args.push("--user=root".to_owned());
-    }
-    args
 }
 
 /// Run by the server itself before it accepts connections, at each start.

@@ -16,6 +16,8 @@ use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
+use super::programs;
+
 const POLL: Duration = Duration::from_millis(10);
 const LAST_LINES: usize = 5;
 
@@ -89,10 +91,10 @@ impl Launch {
         let mut command = match setpriv() {
             Some(setpriv) => {
                 let mut command = Command::new(setpriv);
-                command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
+                command.args(["--pdeathsig", "KILL", "--"]).args(programs::entering(&self.program)).arg(&self.program);
                 command
             }
-            None => Command::new(&self.program),
+            None => programs::command(&self.program),
         };
         command.args(&self.args).current_dir(&self.cwd).stdin(Stdio::null());
         command.stdout(log.try_clone()?).stderr(log);
@@ -235,11 +237,14 @@ impl Drop for Process {
 /// Finds a program on the PATH or where Debian keeps servers, which a normal user's PATH leaves out.
 #[must_use]
 pub fn find_program(name: &str) -> Option<PathBuf> {
+    program_dirs().into_iter().map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// Where [`find_program`] looks.
+pub fn program_dirs() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/libexec"].map(PathBuf::from))
-        .map(|dir| dir.join(name))
-        .find(|file| file.is_file())
+    let more = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/libexec"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).collect()
 }
 
 /// The last few lines that are not blank.

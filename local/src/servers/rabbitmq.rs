@@ -3,14 +3,13 @@
 //! The port mapper (`epmd`) is a child of its own, on a port of its own: left to itself, Erlang starts one in the
 //! background that outlives everything.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
 use lapin::{Connection, ConnectionProperties};
 
-use super::process::{Launch, Process, find_program};
-use super::ready;
+use super::process::{Launch, Process};
+use super::{programs, ready};
 use crate::https;
 
 const START_LIMIT: Duration = Duration::from_secs(90);
@@ -37,8 +36,8 @@ impl RabbitMq {
     /// Starts one with its data and log in `dir`.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
-        let program = find_server().context("rabbitmq-server is not installed; run local/setup.sh")?;
-        let epmd = find_program("epmd").context("Erlang's epmd is not installed; run local/setup.sh")?;
+        let program = programs::find("RabbitMQ", &["rabbitmq-server"])?;
+        let epmd = programs::find("Erlang's epmd", &["epmd"])?;
         ready::on_free_ports(async |[amqp, management, distribution, port_mapper]: [u16; 4]| {
             let ports = Ports { amqp, management, distribution, port_mapper };
             Self::start_on(&dir, &program, &epmd, &ports).await
@@ -181,10 +180,4 @@ fn write_settings(dir: &Path, ports: &Ports, password: &str) -> anyhow::Result<(
     std::fs::write(dir.join("rabbitmq.conf"), settings)?;
     std::fs::write(dir.join("enabled_plugins"), "[rabbitmq_management].\n")?;
     Ok(())
-}
-
-/// Debian's wrapper on the PATH changes to the user `rabbitmq`; the script behind it does not.
-fn find_server() -> Option<PathBuf> {
-    let script = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
-    if script.is_file() { Some(script) } else { find_program("rabbitmq-server") }
 }

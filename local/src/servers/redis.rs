@@ -1,12 +1,12 @@
 //! A private Redis (or Valkey) with an append-only file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
-use super::process::{Launch, Process, find_program};
-use super::ready;
+use super::process::{Launch, Process};
+use super::{programs, ready};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -30,6 +30,11 @@ pub struct Redis {
 }
 
 impl Redis {
+    /// The program, Redis or Valkey.
+    pub fn program() -> anyhow::Result<PathBuf> {
+        programs::find("Redis or Valkey", &["redis-server", "valkey-server"])
+    }
+
     /// Starts one with its data and log in `dir`.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
         Self::start_with(dir, Fsync::default()).await
@@ -38,10 +43,7 @@ impl Redis {
     /// [`Redis::start`] with another care for its file.
     pub async fn start_with(dir: &Path, fsync: Fsync) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
-        let program = ["redis-server", "valkey-server"]
-            .into_iter()
-            .find_map(find_program)
-            .context("neither redis-server nor valkey-server is installed; run local/setup.sh")?;
+        let program = Self::program()?;
         ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port, fsync).await).await
     }
 
