@@ -4,6 +4,7 @@
 //! data and logs lie under the directory they were given; no process of theirs survives a stop, a drop, or (where
 //! `setpriv` is present) our own death.
 
+mod cluster;
 mod mysql;
 mod port;
 mod process;
@@ -14,6 +15,7 @@ mod run_dir;
 
 use std::path::Path;
 
+pub use cluster::{Move, RedisCluster};
 pub use mysql::MySql;
 pub use port::free_port;
 pub use process::{Launch, Process, find_program};

@@ -1,6 +1,6 @@
 //! A private Redis (or Valkey) with an append-only file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -38,10 +38,7 @@ impl Redis {
     /// [`Redis::start`] with another care for its file.
     pub async fn start_with(dir: &Path, fsync: Fsync) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
-        let program = ["redis-server", "valkey-server"]
-            .into_iter()
-            .find_map(find_program)
-            .context("neither redis-server nor valkey-server is installed; run local/setup.sh")?;
+        let program = program()?;
         ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port, fsync).await).await
     }
 
@@ -112,8 +109,16 @@ impl Redis {
     }
 }
 
+/// The server to start.
+pub(super) fn program() -> anyhow::Result<PathBuf> {
+    ["redis-server", "valkey-server"]
+        .into_iter()
+        .find_map(find_program)
+        .context("neither redis-server nor valkey-server is installed; run local/setup.sh")
+}
+
 /// Healthy: it answers, has loaded its data, and is ours rather than one that took the port before us.
-async fn probe(client: &::redis::Client, pid: u32) -> anyhow::Result<()> {
+pub(super) async fn probe(client: &::redis::Client, pid: u32) -> anyhow::Result<()> {
     let mut connection = client.get_multiplexed_async_connection().await?;
     let _: String = ::redis::cmd("PING").query_async(&mut connection).await?;
     let info: String = ::redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
