@@ -1,8 +1,9 @@
 //! `local exec`: a command with private servers around it.
 
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
@@ -10,30 +11,81 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::servers::{Addresses, Choice, RunDir, Servers};
+use crate::servers::{Addresses, Choice, RedisCluster, RunDir, Servers};
 
 /// What to run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// What REDIS_URL leads to. With `cluster`, REDIS_CLUSTER is true, APART_REDIS_URL leads to a second cluster for those who
+    /// need one for themselves, and SINGLE_REDIS_URL to a single server
+    #[arg(long, value_enum, default_value_t)]
+    redis: Kind,
     /// The command and its arguments; it finds the servers in `REDIS_URL`, `AMQP_URL`, `MYSQL_URL` and
     /// `RABBITMQ_MANAGEMENT_URL`.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
+/// What holds the places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// One server.
+    #[default]
+    Single,
+    /// Three primaries and three replicas.
+    Cluster,
+}
+
+/// A node that is silent for longer is taken for dead. Here all nodes live, and the machine is busy.
+const NODE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The clusters, where they are asked for.
+struct Clusters([RedisCluster; 2]);
+
+impl Clusters {
+    async fn start(dir: &Path) -> anyhow::Result<Self> {
+        let (one, apart) =
+            tokio::try_join!(async { RedisCluster::start(&dir.join("cluster"), NODE_TIMEOUT).await }, async {
+                RedisCluster::start(&dir.join("cluster-apart"), NODE_TIMEOUT).await
+            },)?;
+        Ok(Self([one, apart]))
+    }
+
+    fn env(&self, single: &str) -> Vec<(String, String)> {
+        let Self([one, apart]) = self;
+        let others = [("APART_REDIS_URL", apart.url()), ("SINGLE_REDIS_URL", single.to_owned())];
+        one.env().into_iter().chain(others.map(|(key, value)| (key.to_owned(), value))).collect()
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        let Self([one, apart]) = self;
+        let (one, apart) = tokio::join!(one.stop(), apart.stop());
+        one.and(apart)
+    }
+}
+
 /// Starts the servers, runs the command, stops the servers, and passes the command's exit status on.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command given")?;
     if Choice::from_env()? == Choice::Given {
-        return Ok(ExitCode::from(run_with(program, arguments, &Addresses::given()?).await?));
+        return Ok(ExitCode::from(run_with(program, arguments, Addresses::given()?.env()).await?));
     }
     let run_dir = RunDir::create("exec")?;
     let started = Instant::now();
+    let starting = async {
+        let clusters = async {
+            match args.redis {
+                Kind::Single => Ok(None),
+                Kind::Cluster => Clusters::start(run_dir.path()).await.map(Some),
+            }
+        };
+        tokio::try_join!(Servers::start(run_dir.path()), clusters)
+    };
     let servers = tokio::select! {
-        servers = Servers::start(run_dir.path()) => Some(servers),
+        servers = starting => Some(servers),
         () = stop_signal() => None,
     };
-    let servers = match servers {
+    let (servers, clusters) = match servers {
         Some(Ok(servers)) => servers,
         Some(Err(error)) => {
             run_dir.finish(false)?;
@@ -50,8 +102,15 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         run_dir.path().display()
     );
 
-    let code = run_with(program, arguments, &Addresses::of(&servers)).await;
-    let stopped = servers.stop().await;
+    let mut env = Addresses::of(&servers).env();
+    if let Some(clusters) = &clusters {
+        env.extend(clusters.env(servers.redis.url()));
+    }
+    let code = run_with(program, arguments, env).await;
+    let stopped = match clusters {
+        Some(clusters) => clusters.stop().await.and(servers.stop().await),
+        None => servers.stop().await,
+    };
     let success = stopped.is_ok() && matches!(code, Ok(0));
     if let Some(logs) = run_dir.finish(success)? {
         eprintln!("The servers' logs stay in {}", logs.display());
@@ -60,9 +119,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code?))
 }
 
-/// Runs the command with these addresses; its exit status.
-async fn run_with(program: &OsStr, arguments: &[OsString], addresses: &Addresses) -> anyhow::Result<u8> {
-    let child = tokio::process::Command::new(program).args(arguments).envs(addresses.env()).kill_on_drop(true).spawn();
+/// Runs the command with these variables; its exit status.
+async fn run_with(program: &OsStr, arguments: &[OsString], env: Vec<(String, String)>) -> anyhow::Result<u8> {
+    let child = tokio::process::Command::new(program).args(arguments).envs(env).kill_on_drop(true).spawn();
     wait_passing_signals_on(&mut child.with_context(|| format!("cannot start {}", program.display()))?).await
 }
 

@@ -162,6 +162,8 @@ fn has_scheme(url: &str, schemes: [&str; 2]) -> bool {
 pub struct RedisConfig {
     /// `REDIS_URL`, `redis://` or `rediss://`, with the login of `REDIS_SECRET_ARN`.
     pub endpoint: Endpoint,
+    /// `REDIS_CLUSTER` (`false`): the address is a node of a cluster, or leads to one.
+    pub cluster: bool,
     /// `REDIS_TIMEOUT_MS` (1000): the longest that one call may take, with connecting and one retry.
     pub timeout: Duration,
     /// `OUTBOX_GRACE_SECS` (60): how long a sign-up may be on its way before the relay sends it again.
@@ -195,9 +197,10 @@ impl RedisConfig {
         if !(1..=86_400).contains(&grace_secs) {
             return Err(ConfigError::Malformed { name, expected });
         }
+        let cluster = env.parse_or("REDIS_CLUSTER", "true or false", false)?;
         let timeout = env.millis("REDIS_TIMEOUT_MS", 1_000)?;
         let wait = Self::wait(env, timeout)?;
-        Ok(Self { endpoint, timeout, outbox_grace: Duration::from_secs(grace_secs), wait })
+        Ok(Self { endpoint, cluster, timeout, outbox_grace: Duration::from_secs(grace_secs), wait })
     }
 
     fn wait(env: &Env<'_>, redis_timeout: Duration) -> Result<Option<ReplicaWait>, ConfigError> {
@@ -423,6 +426,17 @@ mod tests {
             None => (asked == "REDIS_URL").then(|| "redis://cache:6379".to_owned()),
         };
         RedisConfig::from_env(&Env::new(&lookup))
+    }
+
+    #[test]
+    fn redis_is_a_cluster_only_where_told_to() {
+        assert!(!redis_with(&[]).unwrap().cluster);
+        assert!(!redis_with(&[("REDIS_CLUSTER", "false")]).unwrap().cluster);
+        assert!(redis_with(&[("REDIS_CLUSTER", "true")]).unwrap().cluster);
+        for other in ["1", "yes", "True", "true "] {
+            let line = redis_with(&[("REDIS_CLUSTER", other)]).unwrap_err().to_string();
+            assert_eq!(line, "REDIS_CLUSTER is malformed; it must be true or false");
+        }
     }
 
     #[test]

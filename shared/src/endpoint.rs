@@ -67,15 +67,29 @@ impl Endpoint {
         open: impl Fn(Secret) -> F,
         is_login_refused: impl Fn(&E) -> bool,
     ) -> Result<T, E> {
-        let Some(login) = &self.kept_login else { return open(self.url.clone()).await };
-        let url = login.url(&self.url, None).await?;
+        let url = self.url().await?;
         match open(url.clone()).await {
-            Err(error) if is_login_refused(&error) => {
-                let newer = login.url(&self.url, Some(&url)).await?;
-                if newer == url { Err(error) } else { open(newer).await }
-            }
+            Err(error) if is_login_refused(&error) => match self.newer_url(&url).await? {
+                Some(url) => open(url).await,
+                None => Err(error),
+            },
             outcome => outcome,
         }
+    }
+
+    /// The address with its login, which is fetched where nobody has yet.
+    pub async fn url(&self) -> Result<Secret, SecretsManagerError> {
+        match &self.kept_login {
+            Some(login) => login.url(&self.url, None).await,
+            None => Ok(self.url.clone()),
+        }
+    }
+
+    /// The same after the server refused it, if Secrets Manager has another login by now.
+    pub async fn newer_url(&self, refused: &Secret) -> Result<Option<Secret>, SecretsManagerError> {
+        let Some(login) = &self.kept_login else { return Ok(None) };
+        let newer = login.url(&self.url, Some(refused)).await?;
+        Ok(Some(newer).filter(|newer| newer != refused))
     }
 }
 

@@ -7,6 +7,7 @@
 //! All keys of an activity share the hash tag `{activity:ID}`, so a script touches one slot of a cluster.
 
 mod activities;
+mod cluster;
 mod connection;
 mod mending;
 mod rebuilding;
@@ -14,8 +15,6 @@ mod receipt;
 mod relaying;
 mod replies;
 mod scripts;
-
-use redis::{Script, ScriptInvocation};
 
 use crate::config::RedisConfig;
 use crate::domain::{Activity, ActivityId, Signup, Timestamp, UserId, Version};
@@ -26,7 +25,7 @@ pub use rebuilding::{NOTICE_CHUNK, Noticed, REBUILD_KEY};
 pub use receipt::{MalformedReceipt, StoredReceipt};
 pub use relaying::{CLAIM_CHUNK, Claimed};
 use replies::Reply;
-use scripts::Scripts;
+use scripts::{Call, Script, Scripts};
 
 /// The set of the ids of all activities that have been loaded. It tells an unknown activity from a Redis that lost
 /// its memory.
@@ -187,7 +186,7 @@ impl Reservations {
 
     /// Opens the connection ahead of the first request.
     pub async fn warm_up(&self) -> Result<(), ReservationsError> {
-        self.connection.query::<()>(&redis::cmd("PING")).await
+        self.remembers_nothing().await.map(|_| ())
     }
 
     /// Takes one place for the user (`reserve.lua`): one round trip.
@@ -244,8 +243,7 @@ impl Reservations {
         let keys = ActivityKeys::of(id);
         let mut settled = 0;
         for chunk in facts.chunks(SETTLE_CHUNK) {
-            let mut call = self.scripts.settle.prepare_invoke();
-            call.key(&keys.signups).key(&keys.outbox);
+            let mut call = self.scripts.settle.on([&keys.signups, &keys.outbox]);
             for (user_id, version) in chunk {
                 call.arg(user_id.as_str()).arg(version.get());
             }
@@ -270,11 +268,10 @@ impl Reservations {
         self.loaded(id, &self.load_call(id, activity, "change")).await
     }
 
-    fn load_call(&self, id: ActivityId, activity: &Activity, verb: &str) -> ScriptInvocation<'_> {
+    fn load_call(&self, id: ActivityId, activity: &Activity, verb: &str) -> Call {
         let ms_or_empty = |at: Option<Timestamp>| at.map_or_else(String::new, |at| at.as_ms().to_string());
-        let mut call = self.scripts.load.prepare_invoke();
-        call.key(ActivityKeys::of(id).activity)
-            .arg(activity.capacity)
+        let mut call = self.scripts.load.on([&ActivityKeys::of(id).activity]);
+        call.arg(activity.capacity)
             .arg(activity.state.as_str())
             .arg(ms_or_empty(activity.opens_at))
             .arg(ms_or_empty(activity.closes_at))
@@ -283,7 +280,7 @@ impl Reservations {
         call
     }
 
-    async fn loaded(&self, id: ActivityId, call: &ScriptInvocation<'_>) -> Result<Load, ReservationsError> {
+    async fn loaded(&self, id: ActivityId, call: &Call) -> Result<Load, ReservationsError> {
         let (reply, too_few) = self.run_replicated(id, call).await?;
         match reply.outcome() {
             "loaded" => {
@@ -323,7 +320,7 @@ impl Reservations {
         self.connection.query(redis::cmd("SADD").arg(ACTIVITIES_KEY).arg(ids)).await
     }
 
-    async fn run(&self, id: ActivityId, call: &ScriptInvocation<'_>) -> Result<Reply, ReservationsError> {
+    async fn run(&self, id: ActivityId, call: &Call) -> Result<Reply, ReservationsError> {
         let value = self.connection.invoke(call).await.map_err(|error| error.at(id))?;
         Reply::new(id, value)
     }
@@ -331,7 +328,7 @@ impl Reservations {
     async fn run_replicated(
         &self,
         id: ActivityId,
-        call: &ScriptInvocation<'_>,
+        call: &Call,
     ) -> Result<(Reply, Option<TooFewReplicas>), ReservationsError> {
         let (value, too_few) = self.connection.invoke_replicated(call).await.map_err(|error| error.at(id))?;
         Ok((Reply::new(id, value)?, too_few))
@@ -341,8 +338,11 @@ impl Reservations {
     async fn confirm_unknown(&self, id: ActivityId) -> Result<(), ReservationsError> {
         let mut known = redis::pipe();
         known.sismember(ACTIVITIES_KEY, id.get()).scard(ACTIVITIES_KEY);
-        let (is_known, known_count): (bool, u64) = self.connection.query_pipeline(&known).await?;
-        if is_known || known_count == 0 { Err(ReservationsError::NotLoaded(id)) } else { Ok(()) }
+        // In this order: a flush in between leaves it known, or nothing known at all.
+        match self.connection.query_all(&mut known).await?.as_slice() {
+            [0, known_count] if *known_count > 0 => Ok(()),
+            _ => Err(ReservationsError::NotLoaded(id)),
+        }
     }
 }
 
@@ -357,9 +357,14 @@ fn held(signup: Signup, too_few: Option<TooFewReplicas>) -> Result<Signup, Reser
 }
 
 /// A script about one user: the three keys of the activity, then the user id.
-fn user_call<'a>(script: &'a Script, id: ActivityId, user_id: &UserId) -> ScriptInvocation<'a> {
-    let keys = ActivityKeys::of(id);
-    let mut call = script.prepare_invoke();
-    call.key(keys.activity).key(keys.signups).key(keys.outbox).arg(user_id.as_str());
+fn user_call(script: &Script, id: ActivityId, user_id: &UserId) -> Call {
+    let mut call = all_keys_call(script, id);
+    call.arg(user_id.as_str());
     call
+}
+
+/// A script about the three keys of the activity.
+fn all_keys_call(script: &Script, id: ActivityId) -> Call {
+    let keys = ActivityKeys::of(id);
+    script.on([&keys.activity, &keys.signups, &keys.outbox])
 }

@@ -5,6 +5,7 @@
 //! `setpriv` is present) our own death.
 
 mod addresses;
+mod cluster;
 mod mysql;
 mod port;
 mod process;
@@ -17,6 +18,7 @@ mod run_dir;
 use std::path::Path;
 
 pub use addresses::Addresses;
+pub use cluster::{Move, RedisCluster};
 pub use mysql::MySql;
 pub use port::free_port;
 pub use process::{Launch, Process, find_program};

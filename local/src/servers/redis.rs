@@ -115,7 +115,7 @@ impl Redis {
 }
 
 /// Healthy: it answers, has loaded its data, and is ours rather than one that took the port before us.
-async fn probe(client: &::redis::Client, pid: u32) -> anyhow::Result<()> {
+pub(super) async fn probe(client: &::redis::Client, pid: u32) -> anyhow::Result<()> {
     let mut connection = client.get_multiplexed_async_connection().await?;
     let _: String = ::redis::cmd("PING").query_async(&mut connection).await?;
     let info: String = ::redis::cmd("INFO").arg("server").query_async(&mut connection).await?;

@@ -11,15 +11,19 @@ use super::trust::AMAZON_RDS;
 use crate::config::Secret;
 
 impl Endpoint {
-    /// A client of Redis. Where authorities are named, it trusts them in place of its own, so it gets both.
+    /// A client of Redis.
     pub fn redis_client(&self, url: &Secret) -> RedisResult<redis::Client> {
-        match &self.trusted {
-            Some(authorities) if url.expose().starts_with("rediss:") => {
-                let root_cert = Some(authorities.with_public_ones().into_bytes());
-                redis::Client::build_with_tls(url.expose(), TlsCertificates { client_tls: None, root_cert })
-            }
-            _ => redis::Client::open(url.expose()),
+        match self.redis_certificates(url) {
+            Some(certificates) => redis::Client::build_with_tls(url.expose(), certificates),
+            None => redis::Client::open(url.expose()),
         }
+    }
+
+    /// What a client of Redis is to trust in place of its own, where that is to be more.
+    pub fn redis_certificates(&self, url: &Secret) -> Option<TlsCertificates> {
+        let authorities = self.trusted.as_ref().filter(|_| url.expose().starts_with("rediss:"))?;
+        let root_cert = Some(authorities.with_public_ones().into_bytes());
+        Some(TlsCertificates { client_tls: None, root_cert })
     }
 
     /// A connection to the broker, called `name` in its console, without heartbeats.

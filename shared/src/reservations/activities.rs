@@ -28,7 +28,7 @@ impl Reservations {
         for id in ids {
             pipeline.cmd("HMGET").arg(ActivityKeys::of(*id).activity).arg(&FIELDS);
         }
-        let replies: Vec<Value> = self.connection.query_pipeline(&pipeline).await?;
+        let replies: Vec<Value> = self.connection.query_all(&mut pipeline).await?;
         ids.iter().zip(replies).map(|(id, fields)| occupancy(*id, fields)).collect()
     }
 }

@@ -1,14 +1,14 @@
-//! One long-lived connection to Redis, with a deadline on every call.
+//! One long-lived connection to Redis, or to each node of a cluster, with a deadline on every call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{
-    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind, Value,
-};
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::time::timeout;
 
+use super::cluster::{Cluster, Entrances, Seen};
+use super::scripts::Call;
 use super::{OfEach, ReservationsError, replies};
 use crate::config::{RedisConfig, ReplicaWait, Secret};
 use crate::domain::ActivityId;
@@ -17,16 +17,25 @@ use crate::endpoint::{Endpoint, SecretsManagerError};
 #[derive(Clone)]
 pub(super) struct Connection {
     endpoint: Endpoint,
+    is_cluster: bool,
+    seen: Seen,
     line: Arc<Mutex<Option<Arc<Line>>>>,
     timeout: Duration,
     wait: Option<ReplicaWait>,
 }
 
-/// The manager in use, and the address with the login that it was made for. It opens a new connection when one breaks, but
-/// keeps one that falls silent, or that leads to a primary that has become a replica. Then it is given up, once for all calls
-/// that waited on it, and the next call makes another one.
+/// What leads to one server, or to a cluster. It opens a new connection when one breaks, but keeps one that falls silent, or
+/// that leads to a primary that has become a replica.
+#[derive(Clone)]
+enum Link {
+    Server(ConnectionManager),
+    Cluster(Box<Cluster>),
+}
+
+/// The link in use, and the address with the login that it was made for. One that leads nowhere is given up, once for all
+/// calls that waited on it, and the next call makes another one.
 struct Line {
-    manager: ConnectionManager,
+    link: Link,
     url: Secret,
 }
 
@@ -60,15 +69,6 @@ impl CallError {
         matches!(self, Self::Redis(error) if error.kind() == ErrorKind::AuthenticationFailed)
     }
 
-    /// The connection fell silent, or leads to a replica.
-    fn is_of_the_line(&self) -> bool {
-        match self {
-            Self::TimedOut(_) => true,
-            Self::Redis(error) => error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly),
-            Self::Login(_) => false,
-        }
-    }
-
     /// Tells a broken part from data that Onrush did not write.
     pub(super) fn at(self, id: ActivityId) -> ReservationsError {
         match self {
@@ -95,20 +95,24 @@ fn is_about_data(error: &RedisError) -> bool {
 
 impl Connection {
     pub(super) fn new(config: &RedisConfig) -> Self {
-        Self { endpoint: config.endpoint.clone(), line: Arc::default(), timeout: config.timeout, wait: config.wait }
+        Self {
+            endpoint: config.endpoint.clone(),
+            is_cluster: config.cluster,
+            seen: Seen::default(),
+            line: Arc::default(),
+            timeout: config.timeout,
+            wait: config.wait,
+        }
     }
 
-    /// Calls a script by its digest, and loads it where the server does not have it.
-    pub(super) async fn invoke(&self, call: &ScriptInvocation<'_>) -> Result<Value, CallError> {
+    /// Calls a script by its digest, or by its source where the server does not know it.
+    pub(super) async fn invoke(&self, call: &Call) -> Result<Value, CallError> {
         self.ask(Question::Script(call)).await
     }
 
     /// The same, and in the same round trip waits until enough replicas hold what the script wrote. Tells how many do
     /// where these are too few.
-    pub(super) async fn invoke_replicated(
-        &self,
-        call: &ScriptInvocation<'_>,
-    ) -> Result<(Value, Option<TooFewReplicas>), CallError> {
+    pub(super) async fn invoke_replicated(&self, call: &Call) -> Result<(Value, Option<TooFewReplicas>), CallError> {
         let Some(wait) = self.wait else { return Ok((self.invoke(call).await?, None)) };
         let answer = self.ask(Question::Replicated(call, wait)).await?;
         let (reply, holding): (Value, u32) =
@@ -121,37 +125,87 @@ impl Connection {
         typed(self.ask(Question::Command(command)).await?)
     }
 
-    pub(super) async fn query_pipeline<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, ReservationsError> {
-        typed(self.ask(Question::Pipeline(pipeline)).await?)
+    /// The answers to all of these commands; an error of one is everybody's.
+    pub(super) async fn query_all<T: FromRedisValue>(
+        &self,
+        commands: &mut Pipeline,
+    ) -> Result<Vec<T>, ReservationsError> {
+        let answers = self.query_each(commands).await?;
+        answers.into_iter().collect::<RedisResult<_>>().map_err(ReservationsError::Unavailable)
+    }
+
+    /// The answer to each of these commands, in their order.
+    pub(super) async fn query_each<T: FromRedisValue>(
+        &self,
+        commands: &mut Pipeline,
+    ) -> Result<Vec<RedisResult<T>>, ReservationsError> {
+        typed(self.ask(Question::Each(commands.ignore_errors())).await?)
     }
 
     async fn ask(&self, question: Question<'_>) -> Result<Value, CallError> {
-        let used = Mutex::new(None);
-        let ask = |url| async {
-            let line = self.line(url)?;
-            *locked(&used) = Some(Arc::clone(&line));
-            ask_twice(question, line.manager.clone()).await.map_err(|error| self.sorted(error))
-        };
-        let answered = timeout(self.timeout, self.endpoint.open(ask, CallError::is_login_refused)).await;
+        let mut used = None;
+        let answered = timeout(self.timeout, self.ask_logged_in(question, &mut used)).await;
         let answer = answered.unwrap_or(Err(CallError::TimedOut(self.timeout)));
-        if answer.as_ref().is_err_and(CallError::is_of_the_line) {
-            self.give_up(locked(&used).take());
+        if matches!(answer, Err(CallError::TimedOut(_))) {
+            self.give_up(used);
         }
         answer
     }
 
-    fn sorted(&self, error: RedisError) -> CallError {
-        if error.is_timeout() { CallError::TimedOut(self.timeout) } else { CallError::Redis(error) }
+    /// A login that Redis refuses may have been changed.
+    async fn ask_logged_in(&self, question: Question<'_>, used: &mut Option<Arc<Line>>) -> Result<Value, CallError> {
+        let url = self.endpoint.url().await?;
+        match self.ask_at(url.clone(), question, used).await {
+            Err(error) if error.is_login_refused() => match self.endpoint.newer_url(&url).await? {
+                Some(url) => self.ask_at(url, question, used).await,
+                None => Err(error),
+            },
+            answer => answer,
+        }
     }
 
-    /// The manager for this login.
+    async fn ask_at(
+        &self,
+        url: Secret,
+        question: Question<'_>,
+        used: &mut Option<Arc<Line>>,
+    ) -> Result<Value, CallError> {
+        let mut link = used.insert(self.line(url)?).link.clone();
+        match ask_twice(question, &mut link).await {
+            Err(error) if error.is_timeout() => Err(CallError::TimedOut(self.timeout)),
+            Err(error) => {
+                if link.is_useless_after(&error).await {
+                    self.give_up(used.take());
+                }
+                Err(CallError::Redis(error))
+            }
+            Ok(answer) => Ok(answer),
+        }
+    }
+
+    /// The link for this login.
     fn line(&self, url: Secret) -> Result<Arc<Line>, RedisError> {
         let mut current = locked(&self.line);
         if let Some(line) = current.as_ref().filter(|line| line.url == url) {
             return Ok(Arc::clone(line));
         }
-        let manager = open(&self.endpoint, &url, self.timeout)?;
-        Ok(Arc::clone(current.insert(Arc::new(Line { manager, url }))))
+        let link = self.link(&url)?;
+        Ok(Arc::clone(current.insert(Arc::new(Line { link, url }))))
+    }
+
+    /// Connects to nothing yet.
+    fn link(&self, url: &Secret) -> RedisResult<Link> {
+        let client = self.endpoint.redis_client(url)?;
+        if self.is_cluster {
+            let entrances = Entrances::new(client.get_connection_info().clone(), Arc::clone(&self.seen));
+            let certificates = self.endpoint.redis_certificates(url);
+            return Ok(Link::Cluster(Cluster::new(entrances, certificates, self.timeout).into()));
+        }
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout))
+            .set_number_of_retries(0);
+        Ok(Link::Server(ConnectionManager::new_lazy_with_config(client, config)?))
     }
 
     fn give_up(&self, used: Option<Arc<Line>>) {
@@ -164,50 +218,67 @@ fn locked<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn open(endpoint: &Endpoint, url: &Secret, timeout: Duration) -> Result<ConnectionManager, RedisError> {
-    let config = ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(timeout))
-        .set_response_timeout(Some(timeout))
-        .set_number_of_retries(0);
-    ConnectionManager::new_lazy_with_config(endpoint.redis_client(url)?, config)
+impl Link {
+    async fn is_useless_after(&self, error: &RedisError) -> bool {
+        let is_demoted = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly);
+        match self {
+            Self::Server(_) => is_demoted,
+            Self::Cluster(cluster) => is_demoted || cluster.has_lost_all(error).await,
+        }
+    }
 }
 
 /// The manager gives the error of a dead connection to the caller and reconnects behind it, so one retry finds the
-/// new connection. Asking twice is harmless: every script gives the same answer again.
-async fn ask_twice(question: Question<'_>, mut manager: ConnectionManager) -> Result<Value, RedisError> {
-    match question.ask(&mut manager).await {
-        Err(error) if error.is_io_error() && !error.is_timeout() => question.ask(&mut manager).await,
-        answer => answer,
+/// new connection. A cluster's client has tried again itself. Asking twice is harmless: every script gives the same
+/// answer again.
+async fn ask_twice(question: Question<'_>, link: &mut Link) -> RedisResult<Value> {
+    match link {
+        Link::Server(manager) => match question.ask(manager).await {
+            Err(error) if error.is_io_error() && !error.is_timeout() => question.ask(manager).await,
+            answer => answer,
+        },
+        Link::Cluster(cluster) => match question {
+            Question::Each(commands) => cluster.each(commands).await,
+            question => question.ask(&mut cluster.connection().await?).await,
+        },
     }
 }
 
 #[derive(Clone, Copy)]
 enum Question<'a> {
-    Script(&'a ScriptInvocation<'a>),
-    Replicated(&'a ScriptInvocation<'a>, ReplicaWait),
+    Script(&'a Call),
+    Replicated(&'a Call, ReplicaWait),
     Command(&'a Cmd),
-    Pipeline(&'a Pipeline),
+    Each(&'a Pipeline),
 }
 
 impl Question<'_> {
-    async fn ask(self, manager: &mut ConnectionManager) -> Result<Value, RedisError> {
+    async fn ask(self, server: &mut impl ConnectionLike) -> RedisResult<Value> {
         match self {
-            Self::Script(call) => call.invoke_async(manager).await,
-            Self::Replicated(call, wait) => {
-                let mut pipeline = redis::pipe();
-                pipeline.invoke_script(call).cmd("WAIT").arg(wait.replicas).arg(wait.timeout.as_millis() as u64);
-                match pipeline.query_async(manager).await {
-                    Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                        call.load_async(manager).await?;
-                        pipeline.query_async(manager).await
-                    }
-                    answer => answer,
-                }
-            }
-            Self::Command(command) => command.query_async(manager).await,
-            Self::Pipeline(pipeline) => pipeline.query_async(manager).await,
+            Self::Script(call) => match call.by_digest().query_async(server).await {
+                Err(error) if is_unknown_script(&error) => call.by_source().query_async(server).await,
+                answer => answer,
+            },
+            Self::Replicated(call, wait) => match replicated(call.by_digest().clone(), wait, server).await {
+                Err(error) if is_unknown_script(&error) => replicated(call.by_source(), wait, server).await,
+                answer => answer,
+            },
+            Self::Command(command) => command.query_async(server).await,
+            Self::Each(commands) => commands.query_async(server).await,
         }
     }
+}
+
+fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// `WAIT` counts the replicas of the node that is asked. It has no key, so a cluster's client sends both where the script
+/// goes; and where a slot moves, only the first command of a pipeline is let in.
+async fn replicated(script: Cmd, wait: ReplicaWait, server: &mut impl ConnectionLike) -> RedisResult<Value> {
+    let mut pipeline = redis::pipe();
+    pipeline.add_command(script).cmd("WAIT").arg(wait.replicas).arg(wait.timeout.as_millis() as u64);
+    pipeline.query_async(server).await
 }
 
 /// The answer about one activity among many: data of another form is that activity's own matter, anything else everybody's.

@@ -76,7 +76,7 @@ impl Reservations {
             pipeline.cmd("HMGET").arg(keys.activity).arg(&["capacity", "taken", "sequence", "archived_at_ms"]);
             pipeline.hlen(keys.signups).zcard(keys.outbox);
         }
-        let replies: Vec<RedisResult<redis::Value>> = self.connection.query_pipeline(pipeline.ignore_errors()).await?;
+        let replies: Vec<RedisResult<redis::Value>> = self.connection.query_each(&mut pipeline).await?;
         let mut replies = replies.into_iter();
         let mut next = |id| match replies.next() {
             Some(reply) => one_of_many(id, reply),
@@ -169,8 +169,7 @@ impl Reservations {
     pub async fn restore(&self, id: ActivityId, rows: &[Signup]) -> Result<Restored, ReservationsError> {
         let mut sum = Restored::default();
         for chunk in rows.chunks(super::SETTLE_CHUNK) {
-            let mut call = self.scripts.restore.prepare_invoke();
-            with_keys(&mut call, id);
+            let mut call = super::all_keys_call(&self.scripts.restore, id);
             for row in chunk {
                 call.arg(row.user_id.as_str()).arg(StoredReceipt::of(row).to_string());
             }
@@ -189,8 +188,7 @@ impl Reservations {
         let keys = ActivityKeys::of(id);
         let mut resent = 0;
         for chunk in facts.chunks(super::SETTLE_CHUNK) {
-            let mut call = self.scripts.resend.prepare_invoke();
-            call.key(&keys.signups).key(&keys.outbox);
+            let mut call = self.scripts.resend.on([&keys.signups, &keys.outbox]);
             for (user_id, recorded) in chunk {
                 call.arg(user_id.as_str()).arg(recorded.map_or(0, Version::get));
             }
@@ -206,8 +204,8 @@ impl Reservations {
     /// Sets `taken` to what was counted (`recount.lua`), unless the activity has changed since `before`. Tells whether
     /// it did.
     pub async fn recount(&self, id: ActivityId, before: Standing, counted: u64) -> Result<bool, ReservationsError> {
-        let mut call = self.scripts.recount.prepare_invoke();
-        call.key(ActivityKeys::of(id).activity).arg(before.taken).arg(before.sequence).arg(counted);
+        let mut call = self.scripts.recount.on([&ActivityKeys::of(id).activity]);
+        call.arg(before.taken).arg(before.sequence).arg(counted);
         let reply = self.run(id, &call).await?;
         match reply.outcome() {
             "recounted" => Ok(true),
@@ -232,8 +230,7 @@ impl Reservations {
     /// Cancels a sign-up that is one too many (`withdraw.lua`), on an operator's word. Tells whether it did.
     pub async fn withdraw(&self, signup: &Signup) -> Result<bool, ReservationsError> {
         let id = signup.activity_id;
-        let mut call = self.scripts.withdraw.prepare_invoke();
-        with_keys(&mut call, id);
+        let mut call = super::all_keys_call(&self.scripts.withdraw, id);
         call.arg(signup.user_id.as_str()).arg(signup.version.get());
         let reply = self.run(id, &call).await?;
         match reply.outcome() {
@@ -245,8 +242,7 @@ impl Reservations {
 
     /// Lets the sign-ups of an activity expire that ended `retention` ago (`archive.lua`).
     pub async fn archive(&self, id: ActivityId, retention: std::time::Duration) -> Result<Archive, ReservationsError> {
-        let mut call = self.scripts.archive.prepare_invoke();
-        with_keys(&mut call, id);
+        let mut call = super::all_keys_call(&self.scripts.archive, id);
         call.arg(u64::try_from(retention.as_millis()).unwrap_or(u64::MAX)).arg(ARCHIVED_EXPIRE_MS);
         let reply = self.run(id, &call).await?;
         match reply.outcome() {
@@ -257,11 +253,6 @@ impl Reservations {
             _ => Err(reply.unknown(id)),
         }
     }
-}
-
-fn with_keys(call: &mut redis::ScriptInvocation<'_>, id: ActivityId) {
-    let keys = ActivityKeys::of(id);
-    call.key(keys.activity).key(keys.signups).key(keys.outbox);
 }
 
 fn standing(

@@ -35,8 +35,7 @@ impl Reservations {
         let Some(first) = ids.first().copied() else {
             return Err(malformed(ActivityId::new(0), "no activity is missing"));
         };
-        let mut call = self.scripts.notice.prepare_invoke();
-        call.key(REBUILD_KEY);
+        let mut call = self.scripts.notice.on([REBUILD_KEY]);
         for id in ids {
             call.arg(id.get());
         }

@@ -34,7 +34,7 @@ impl Reservations {
         Ok((cursor, ids.into_iter().map(ActivityId::new).collect()))
     }
 
-    /// The time by the clock of Redis.
+    /// The time by the clock of Redis; in a cluster, by that of any node.
     pub async fn time(&self) -> Result<Timestamp, ReservationsError> {
         let (secs, micros): (u64, u64) = self.connection.query(&redis::cmd("TIME")).await?;
         let at = Timestamp::from_ms(secs.saturating_mul(1_000).saturating_add(micros / 1_000));
@@ -51,15 +51,15 @@ impl Reservations {
         for id in ids {
             pipeline.zcount(ActivityKeys::of(*id).outbox, "-inf", now.as_ms());
         }
-        let counts: Vec<RedisResult<u64>> = self.connection.query_pipeline(pipeline.ignore_errors()).await?;
+        let counts: Vec<RedisResult<u64>> = self.connection.query_each(&mut pipeline).await?;
         ids.iter().zip(counts).map(|(id, count)| one_of_many(*id, count)).collect()
     }
 
     /// Hands out overdue notes and puts each off, so that no other run sends it too (`claim.lua`).
     pub async fn claim(&self, id: ActivityId, now: Timestamp) -> Result<Claimed, ReservationsError> {
         let keys = ActivityKeys::of(id);
-        let mut call = self.scripts.claim.prepare_invoke();
-        call.key(&keys.signups).key(&keys.outbox).arg(now.as_ms()).arg(self.grace_ms).arg(CLAIM_CHUNK);
+        let mut call = self.scripts.claim.on([&keys.signups, &keys.outbox]);
+        call.arg(now.as_ms()).arg(self.grace_ms).arg(CLAIM_CHUNK);
         let reply = self.run(id, &call).await?;
         if reply.outcome() != "claimed" {
             return Err(reply.unknown(id));
@@ -96,8 +96,8 @@ impl Reservations {
         let mut postponed = 0;
         for chunk in facts.chunks(super::SETTLE_CHUNK) {
             let keys = ActivityKeys::of(id);
-            let mut call = self.scripts.postpone.prepare_invoke();
-            call.key(&keys.signups).key(&keys.outbox).arg(PARKED_PAUSE_MS);
+            let mut call = self.scripts.postpone.on([&keys.signups, &keys.outbox]);
+            call.arg(PARKED_PAUSE_MS);
             for (user_id, version) in chunk {
                 call.arg(user_id.as_str()).arg(version.get());
             }
