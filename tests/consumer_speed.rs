@@ -51,7 +51,7 @@ async fn explain(world: &World, statement: &str, values: Vec<Value>) -> Plan {
         Params::Empty
     };
     let mut session = world.mysql.get_conn().await.unwrap();
-    let plan: Vec<Row> = session.exec(format!("EXPLAIN {statement}"), params).await.unwrap();
+    let plan: Vec<Row> = session.exec(format!("EXPLAIN FORMAT=TRADITIONAL {statement}"), params).await.unwrap();
     assert_eq!(plan.len(), 1);
     let column = |name: &str| plan[0].get::<Option<String>, _>(name).unwrap();
     Plan { access: column("type").unwrap(), key: column("key"), examined: plan[0].get("rows").unwrap() }

@@ -11,7 +11,7 @@ use clap::{Parser, Subcommand};
     after_help = "\
 ONRUSH_SERVERS says which Redis, RabbitMQ and MySQL exec, up, demo and chaos use:
   installed  private ones of the programs that are installed (the default)
-  modern     private ones of the newest programs, from the tree that `local/setup.sh modern` makes
+  modern     private ones of the newest programs, from the tree that local/setup.sh makes (see make test-modern)
   given      those at REDIS_URL, AMQP_URL and MYSQL_URL; none is started, stopped or killed, so not for chaos"
 )]
 struct Cli {

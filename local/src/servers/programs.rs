@@ -1,6 +1,6 @@
 //! Which servers there are: `ONRUSH_SERVERS` says it, for every command and test alike.
 //!
-//! The modern programs lie in a tree that `local/setup.sh modern` makes: `usr` and `etc` of a newer system. Each runs in
+//! The modern programs lie in a tree that `local/setup.sh` makes: `usr` and `etc` of a newer system. Each runs in
 //! a mount namespace of its own, in which the tree's `usr` lies over ours; all else, its folder and `/proc` included, is
 //! where it always is. Invariants: what leads into the namespace becomes the server, so process id, process group and
 //! signals are the server's; the mounts are seen by nobody else and end with it.
@@ -76,7 +76,7 @@ pub fn find_all(what: &str, names: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let files = names.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
     let found: Vec<_> = files.filter(|file| file.is_file()).collect();
     if modern {
-        ensure!(!found.is_empty(), "{what} is not in {}; run local/setup.sh modern", tree().display());
+        ensure!(!found.is_empty(), "{what} is not in {}; run ONRUSH_SERVERS=modern local/setup.sh", tree().display());
         can_enter()?;
     }
     ensure!(!found.is_empty(), "{what} is not installed; run local/setup.sh");
