@@ -150,7 +150,7 @@ async fn the_functions_answer_the_sample_events_and_the_routes_under_cargo_lambd
     let world = world_of_samples(15).await;
     let run = RunDir::create("test-invoke").unwrap();
     let programs = Programs::build(Profile::Dev).await.unwrap();
-    let settings: Vec<_> = world.settings.clone().into_iter().collect();
+    let settings: Vec<_> = world.variables().into_iter().collect();
     let functions = Functions::start(run.path(), &programs, &settings).await.unwrap();
 
     the_samples_are_answered(&world, &functions, run.path()).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use local::servers::{RabbitMq, RunDir, find_program, free_port};
+use local::servers::{RabbitMq, RunDir, free_port};
 use shared::broker::Publisher;
 use shared::domain::ActivityId;
 use tests::{Proxy, World, call, eventually, message_body, random_activity_id};
@@ -313,9 +313,7 @@ async fn set_memory_watermark(rabbitmq: &RabbitMq, share: &str) {
     let environ = std::fs::read(format!("/proc/{}/environ", rabbitmq.pid())).unwrap();
     let environ = String::from_utf8(environ).unwrap();
     let own = environ.split('\0').filter_map(|variable| variable.split_once('='));
-    let debian = std::path::PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmqctl");
-    let program = if debian.is_file() { debian } else { find_program("rabbitmqctl").unwrap() };
-    let mut command = tokio::process::Command::new(program);
+    let mut command = tokio::process::Command::from(RabbitMq::control().unwrap());
     command.envs(own.filter(|(name, _)| ["HOME", "ERL_EPMD_PORT", "RABBITMQ_NODENAME"].contains(name)));
     let done = command.args(["set_vm_memory_high_watermark", share]).output().await.unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

@@ -48,7 +48,7 @@ impl Once {
         let mut process = Command::new(self.0)
             .args(arguments)
             .env_clear()
-            .envs(&world.settings)
+            .envs(world.variables())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -21,6 +21,9 @@ use crate::{Reply, ask, event_for};
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
 
+/// How long a call of a shared server may take.
+const PATIENCE_MS: u64 = 10_000;
+
 /// What a corner of its own stands on.
 pub struct Apart {
     /// Its Redis.
@@ -99,7 +102,20 @@ impl World {
     }
 
     fn build<T, E: std::fmt::Debug>(&self, build: impl FnOnce(&Env<'_>) -> Result<T, E>) -> T {
-        build(&Env::new(&|name| self.settings.get(name).cloned())).unwrap()
+        let variables = self.variables();
+        build(&Env::new(&|name| variables.get(name).cloned())).unwrap()
+    }
+
+    /// The settings as a function gets them: patient with the shared servers where a test sets no limit. Those are never
+    /// down, and a busy machine must not look like it.
+    pub fn variables(&self) -> Settings {
+        let mut variables = self.settings.clone();
+        for (address, limit_ms) in [("REDIS_URL", "REDIS_TIMEOUT_MS"), ("AMQP_URL", "PUBLISH_TIMEOUT_MS")] {
+            if std::env::var(address).ok().as_ref() == variables.get(address) {
+                variables.entry(limit_ms.to_owned()).or_insert_with(|| PATIENCE_MS.to_string());
+            }
+        }
+        variables
     }
 
     /// A fresh `signup` function.

@@ -4,6 +4,7 @@
 //! background that outlives everything.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use lapin::{Connection, ConnectionProperties};
@@ -80,6 +81,11 @@ impl RabbitMq {
         };
         rabbitmq.until_healthy().await?;
         Ok(rabbitmq)
+    }
+
+    /// `rabbitmqctl`, which needs the variables of the server that it is for.
+    pub fn control() -> anyhow::Result<Command> {
+        Ok(programs::command(&programs::find("rabbitmqctl", &["rabbitmqctl"])?))
     }
 
     async fn until_healthy(&mut self) -> anyhow::Result<()> {
