@@ -63,6 +63,7 @@ lint-workflows:
 	check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
+	! docker compose version >/dev/null 2>&1 || docker compose --file compose.yaml config --quiet
 	zizmor --offline --quiet .github
 	shellcheck local/setup.sh .ci/run
 
