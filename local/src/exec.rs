@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::Child;
@@ -68,6 +68,7 @@ impl Clusters {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command given")?;
     if Choice::from_env()? == Choice::Given {
+        ensure!(args.redis == Kind::Single, "a cluster that is given needs no --redis: set REDIS_CLUSTER");
         return Ok(ExitCode::from(run_with(program, arguments, Addresses::given()?.env()).await?));
     }
     let run_dir = RunDir::create("exec")?;
