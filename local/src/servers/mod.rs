@@ -14,6 +14,7 @@ mod rabbitmq;
 mod ready;
 mod redis;
 mod run_dir;
+mod tls;
 
 use std::path::Path;
 
@@ -27,6 +28,7 @@ pub use rabbitmq::RabbitMq;
 pub use ready::until_ready;
 pub use redis::{Fsync, Redis};
 pub use run_dir::{RunDir, workspace_root};
+pub use tls::{Certificates, Flaw};
 
 /// The three servers that Onrush needs.
 #[derive(Debug)]
@@ -51,6 +53,16 @@ impl Servers {
             async { Redis::start_with(&dir.join("redis"), fsync).await },
             async { RabbitMq::start(&dir.join("rabbitmq")).await },
             async { MySql::start(&dir.join("mysql")).await },
+        )?;
+        Ok(Self { redis, rabbitmq, mysql })
+    }
+
+    /// Starts all three so that they take connections over TLS only, with these certificates.
+    pub async fn start_over_tls(dir: &Path, tls: &Certificates) -> anyhow::Result<Self> {
+        let (redis, rabbitmq, mysql) = tokio::try_join!(
+            async { Redis::start_over_tls(&dir.join("redis"), tls).await },
+            async { RabbitMq::start_over_tls(&dir.join("rabbitmq"), tls).await },
+            async { MySql::start_over_tls(&dir.join("mysql"), tls).await },
         )?;
         Ok(Self { redis, rabbitmq, mysql })
     }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use mysql_async::prelude::Queryable;
+use shared::config::Secret;
 
 use super::process::{Launch, Process, find_program};
+use super::tls::{self, Certificates};
 use super::{programs, ready};
 
 const INITIALISE_LIMIT: Duration = Duration::from_secs(120);
@@ -20,6 +22,7 @@ const DATABASE: &str = "onrush";
 pub struct MySql {
     process: Process,
     url: String,
+    tls: Option<Certificates>,
 }
 
 /// The installed server and which of the two it is.
@@ -31,13 +34,27 @@ struct Installed {
 impl MySql {
     /// Starts one with its data and log in `dir`.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(dir, None).await
+    }
+
+    /// Starts one that takes connections over TLS only.
+    pub async fn start_over_tls(dir: &Path, tls: &Certificates) -> anyhow::Result<Self> {
+        Self::start_with(dir, Some(tls)).await
+    }
+
+    async fn start_with(dir: &Path, tls: Option<&Certificates>) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
         let installed = Installed::find()?;
         initialise(&dir, &installed).await?;
-        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &installed, port).await).await
+        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &installed, port, tls).await).await
     }
 
-    async fn start_on(dir: &Path, installed: &Installed, port: u16) -> anyhow::Result<Self> {
+    async fn start_on(
+        dir: &Path,
+        installed: &Installed,
+        port: u16,
+        tls: Option<&Certificates>,
+    ) -> anyhow::Result<Self> {
         let password = ready::password();
         let init_file = dir.join("init.sql");
         std::fs::write(&init_file, init_sql(&password))?;
@@ -55,18 +72,26 @@ impl MySql {
         if !installed.is_mariadb {
             launch = launch.arg("--mysqlx=OFF");
         }
-        let url = format!("mysql://{USER}:{password}@127.0.0.1:{port}/{DATABASE}");
-        let mut mysql = Self { process: launch.start()?, url };
+        let mut url = format!("mysql://{USER}:{password}@127.0.0.1:{port}/{DATABASE}");
+        if let Some(tls) = tls {
+            url.push_str("?require_ssl=true");
+            launch = launch
+                .arg(format!("--ssl-ca={}", tls.authority().display()))
+                .arg(format!("--ssl-cert={}", tls.certificate().display()))
+                .arg(format!("--ssl-key={}", tls.key().display()))
+                .arg("--require-secure-transport=ON");
+        }
+        let mut mysql = Self { process: launch.start()?, url, tls: tls.cloned() };
         mysql.until_healthy().await?;
         Ok(mysql)
     }
 
     async fn until_healthy(&mut self) -> anyhow::Result<()> {
-        let url = &self.url;
-        ready::until_ready(&mut self.process, START_LIMIT, async || probe(url).await).await
+        let (url, tls) = (&self.url, self.tls.as_ref());
+        ready::until_ready(&mut self.process, START_LIMIT, async || probe(url, tls).await).await
     }
 
-    /// `mysql://user:password@127.0.0.1:port/onrush`
+    /// `mysql://user:password@127.0.0.1:port/onrush`, with `?require_ssl=true` over TLS
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -145,8 +170,11 @@ impl Installed {
 }
 
 /// Healthy: it accepts our login, which no other server on this port would.
-async fn probe(url: &str) -> anyhow::Result<()> {
-    let options = mysql_async::OptsBuilder::from_opts(mysql_async::Opts::from_url(url)?).prefer_socket(false);
+async fn probe(url: &str, tls: Option<&Certificates>) -> anyhow::Result<()> {
+    if tls.is_some_and(|tls| !tls.are_good()) {
+        return tls::listens(url).await;
+    }
+    let options = tls::endpoint(url, tls)?.mysql_options(&Secret::new(url))?;
     let mut connection = mysql_async::Conn::new(options).await?;
     connection.query_drop("SELECT 1").await?;
     connection.disconnect().await?;

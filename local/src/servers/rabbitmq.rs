@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use lapin::{Connection, ConnectionProperties};
+use shared::config::Secret;
 
 use super::process::{Launch, Process};
+use super::tls::{self, Certificates};
 use super::{programs, ready};
 use crate::https;
 
@@ -24,6 +25,7 @@ pub struct RabbitMq {
     port_mapper: Process,
     url: String,
     management_url: String,
+    tls: Option<Certificates>,
 }
 
 struct Ports {
@@ -36,19 +38,34 @@ struct Ports {
 impl RabbitMq {
     /// Starts one with its data and log in `dir`.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
+        Self::start_with(dir, None).await
+    }
+
+    /// Starts one that takes connections over TLS only; its console stays as it is.
+    pub async fn start_over_tls(dir: &Path, tls: &Certificates) -> anyhow::Result<Self> {
+        Self::start_with(dir, Some(tls)).await
+    }
+
+    async fn start_with(dir: &Path, tls: Option<&Certificates>) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
         let program = programs::find("RabbitMQ", &["rabbitmq-server"])?;
         let epmd = programs::find("Erlang's epmd", &["epmd"])?;
         ready::on_free_ports(async |[amqp, management, distribution, port_mapper]: [u16; 4]| {
             let ports = Ports { amqp, management, distribution, port_mapper };
-            Self::start_on(&dir, &program, &epmd, &ports).await
+            Self::start_on(&dir, &program, &epmd, &ports, tls).await
         })
         .await
     }
 
-    async fn start_on(dir: &Path, program: &Path, epmd: &Path, ports: &Ports) -> anyhow::Result<Self> {
+    async fn start_on(
+        dir: &Path,
+        program: &Path,
+        epmd: &Path,
+        ports: &Ports,
+        tls: Option<&Certificates>,
+    ) -> anyhow::Result<Self> {
         let password = ready::password();
-        write_settings(dir, ports, &password)?;
+        write_settings(dir, ports, &password, tls)?;
         let epmd_port = ports.port_mapper.to_string();
         let port_mapper = Launch::new("epmd", epmd, dir, &dir.join("epmd.log"))
             .args(["-port", &epmd_port, "-address", "127.0.0.1"])
@@ -76,8 +93,13 @@ impl RabbitMq {
         let mut rabbitmq = Self {
             broker,
             port_mapper,
-            url: format!("amqp://{USER}:{password}@127.0.0.1:{}/%2f", ports.amqp),
+            url: format!(
+                "{}://{USER}:{password}@127.0.0.1:{}/%2f",
+                if tls.is_some() { "amqps" } else { "amqp" },
+                ports.amqp
+            ),
             management_url: format!("http://{USER}:{password}@127.0.0.1:{}", ports.management),
+            tls: tls.cloned(),
         };
         rabbitmq.until_healthy().await?;
         Ok(rabbitmq)
@@ -91,10 +113,11 @@ impl RabbitMq {
     async fn until_healthy(&mut self) -> anyhow::Result<()> {
         let overview = format!("{}/api/overview", self.management_url);
         let (url, console) = (&self.url, https::client_builder().tls_certs_only([]).build()?);
-        ready::until_ready(&mut self.broker, START_LIMIT, async || probe(url, console.get(&overview)).await).await
+        let tls = self.tls.as_ref();
+        ready::until_ready(&mut self.broker, START_LIMIT, async || probe(url, tls, console.get(&overview)).await).await
     }
 
-    /// `amqp://user:password@127.0.0.1:port/%2f`
+    /// `amqp://user:password@127.0.0.1:port/%2f`, or `amqps://`
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -153,18 +176,36 @@ impl RabbitMq {
 }
 
 /// Healthy: it accepts our login and a channel, and its management console answers.
-async fn probe(url: &str, overview: reqwest::RequestBuilder) -> anyhow::Result<()> {
-    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
-    connection.create_channel().await?;
+async fn probe(url: &str, tls: Option<&Certificates>, overview: reqwest::RequestBuilder) -> anyhow::Result<()> {
     overview.send().await?.error_for_status()?;
+    if tls.is_some_and(|tls| !tls.are_good()) {
+        return tls::listens(url).await;
+    }
+    let connection = tls::endpoint(url, tls)?.amqp_connection(&Secret::new(url), "onrush-probe").await?;
+    connection.create_channel().await?;
     connection.close(200, "healthy".into()).await?;
     Ok(())
 }
 
-fn write_settings(dir: &Path, ports: &Ports, password: &str) -> anyhow::Result<()> {
+fn write_settings(dir: &Path, ports: &Ports, password: &str, tls: Option<&Certificates>) -> anyhow::Result<()> {
     let Ports { amqp, management, distribution, .. } = ports;
+    let listeners = match tls {
+        None => format!("listeners.tcp.1 = 127.0.0.1:{amqp}\n"),
+        Some(tls) => format!(
+            "listeners.tcp = none\n\
+             listeners.ssl.1 = 127.0.0.1:{amqp}\n\
+             ssl_options.cacertfile = {}\n\
+             ssl_options.certfile = {}\n\
+             ssl_options.keyfile = {}\n\
+             ssl_options.versions.1 = tlsv1.3\n\
+             ssl_options.versions.2 = tlsv1.2\n",
+            tls.authority().display(),
+            tls.certificate().display(),
+            tls.key().display(),
+        ),
+    };
     let settings = format!(
-        "listeners.tcp.1 = 127.0.0.1:{amqp}\n\
+        "{listeners}\
          management.tcp.ip = 127.0.0.1\n\
          management.tcp.port = {management}\n\
          distribution.listener.interface = 127.0.0.1\n\

@@ -1,11 +1,14 @@
 //! A private Redis (or Valkey) with an append-only file.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::ensure;
+use shared::config::Secret;
 
 use super::process::{Launch, Process};
+use super::tls::{self, Certificates};
 use super::{programs, ready};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -27,6 +30,7 @@ pub enum Fsync {
 pub struct Redis {
     process: Process,
     url: String,
+    tls: Option<Certificates>,
 }
 
 impl Redis {
@@ -42,34 +46,54 @@ impl Redis {
 
     /// [`Redis::start`] with another care for its file.
     pub async fn start_with(dir: &Path, fsync: Fsync) -> anyhow::Result<Self> {
-        let dir = ready::create_dir(dir)?;
-        let program = Self::program()?;
-        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port, fsync).await).await
+        Self::start_as(dir, fsync, None).await
     }
 
-    async fn start_on(dir: &Path, program: &Path, port: u16, fsync: Fsync) -> anyhow::Result<Self> {
+    /// Starts one that takes connections over TLS only.
+    pub async fn start_over_tls(dir: &Path, tls: &Certificates) -> anyhow::Result<Self> {
+        Self::start_as(dir, Fsync::default(), Some(tls)).await
+    }
+
+    async fn start_as(dir: &Path, fsync: Fsync, tls: Option<&Certificates>) -> anyhow::Result<Self> {
+        let dir = ready::create_dir(dir)?;
+        let program = Self::program()?;
+        ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &program, port, fsync, tls).await).await
+    }
+
+    async fn start_on(
+        dir: &Path,
+        program: &Path,
+        port: u16,
+        fsync: Fsync,
+        tls: Option<&Certificates>,
+    ) -> anyhow::Result<Self> {
         let fsync = match fsync {
             Fsync::EachSecond => "everysec",
             Fsync::EachWrite => "always",
         };
         let process = Launch::new("Redis", program, dir, &dir.join("redis.log"))
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--daemonize", "no", "--save", ""])
+            .args(["--bind", "127.0.0.1", "--daemonize", "no", "--save", ""])
+            .args(listener(port, tls))
             .args(["--appendonly", "yes", "--appendfsync", fsync])
             .arg("--dir")
             .arg(dir)
             .start()?;
-        let mut redis = Self { process, url: format!("redis://127.0.0.1:{port}/") };
+        let scheme = if tls.is_some() { "rediss" } else { "redis" };
+        let mut redis = Self { process, url: format!("{scheme}://127.0.0.1:{port}/"), tls: tls.cloned() };
         redis.until_healthy().await?;
         Ok(redis)
     }
 
     async fn until_healthy(&mut self) -> anyhow::Result<()> {
-        let client = ::redis::Client::open(self.url.as_str())?;
-        let pid = self.pid();
+        let (url, tls, pid) = (&self.url, self.tls.as_ref(), self.pid());
+        if tls.is_some_and(|tls| !tls.are_good()) {
+            return ready::until_ready(&mut self.process, START_LIMIT, async || tls::listens(url).await).await;
+        }
+        let client = tls::endpoint(url, tls)?.redis_client(&Secret::new(url.as_str()))?;
         ready::until_ready(&mut self.process, START_LIMIT, async || probe(&client, pid).await).await
     }
 
-    /// `redis://127.0.0.1:port/`
+    /// `redis://127.0.0.1:port/`, or `rediss://`
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -112,6 +136,21 @@ impl Redis {
         self.process.start_again()?;
         self.until_healthy().await
     }
+}
+
+/// Where it listens, in plain text or over TLS.
+fn listener(port: u16, tls: Option<&Certificates>) -> Vec<OsString> {
+    let port = port.to_string();
+    let Some(tls) = tls else { return vec!["--port".into(), port.into()] };
+    let mut args: Vec<OsString> =
+        ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"].map(Into::into).into();
+    let files = [
+        ("--tls-ca-cert-file", tls.authority()),
+        ("--tls-cert-file", tls.certificate()),
+        ("--tls-key-file", tls.key()),
+    ];
+    args.extend(files.into_iter().flat_map(|(name, path)| [name.into(), path.into()]));
+    args
 }
 
 /// Healthy: it answers, has loaded its data, and is ours rather than one that took the port before us.
