@@ -2,6 +2,7 @@
 
 mod activities_api;
 mod activities_changes;
+mod cluster;
 mod consumer;
 mod consumer_capacity;
 mod consumer_outages;

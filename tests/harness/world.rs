@@ -204,10 +204,15 @@ impl World {
     /// Creates an activity through the API.
     pub async fn put_activity(&self, body: Value) -> ActivityId {
         let id = random_activity_id();
+        self.put_activity_as(id, body).await;
+        id
+    }
+
+    /// The same with an id that was chosen.
+    pub async fn put_activity_as(&self, id: ActivityId, body: Value) {
         let reply =
             self.activities_call("PUT", &format!("/activities/{id}"), Some("organiser"), &body.to_string()).await;
         assert_eq!(reply.status, 201, "{reply:?}");
-        id
     }
 
     /// One call of the `activities` function by somebody with every scope, or by nobody.
