@@ -51,8 +51,10 @@ async fn a_sale_over_three_primaries_is_exact_while_the_slot_of_one_activity_mov
         }
     }
     assert!(cluster.move_key(moving, &outbox).await.unwrap());
-    // All is there, though the slot is not: redirected, to a node that has not run these scripts yet.
-    sale.grant("moved", 5).await;
+    // All is there, though the slot is not: each call is redirected, at first to a node that has not run these scripts yet.
+    for user in ["moved-000", "moved-001", "moved-002", "moved-003", "moved-004"] {
+        sale.expect("POST", user, 202).await;
+    }
     sale.expect("DELETE", "moved-001", 202).await;
     sale.expect("GET", "before-001", 200).await;
     cluster.finish_move(moving).await.unwrap();
@@ -84,7 +86,10 @@ async fn a_primary_that_is_killed_in_a_sale_costs_503_until_its_replica_has_take
     let world = world_on(&cluster, &[("REDIS_WAIT_REPLICAS", "1")]).await;
     // The first node is the one that REDIS_URL names, and the first activity is there.
     let [sale, second, third] = sales(&world, &cluster, 40).await;
-    sale.grant("before", 10).await;
+    // Each function has seen the cluster, so it is not lost with the address that it was given.
+    for sale in [&sale, &second, &third] {
+        sale.grant("before", 10).await;
+    }
     cluster.kill(0).await.unwrap();
     unavailable(&sale, "POST", "early").await;
     let crowd: Vec<_> = (0..50).map(|n| format!("crowd-{n:02}")).collect();
@@ -106,32 +111,36 @@ async fn a_primary_that_is_killed_in_a_sale_costs_503_until_its_replica_has_take
     sale.expect("DELETE", "before-009", 202).await;
     sale.expect("POST", "late", 202).await;
     sale.comes_home(40).await;
-    second.comes_home(20).await;
-    third.comes_home(20).await;
+    second.comes_home(30).await;
+    third.comes_home(30).await;
     drop((sale, second, third));
     stop(cluster, dir).await;
 }
 
 #[tokio::test]
 async fn what_a_failover_lost_is_put_back_from_mysql_and_the_rest_is_sold_exactly() {
-    let (dir, mut cluster) = start(HASTY).await;
+    let (dir, mut cluster) = start(PATIENT).await;
     let world = world_on(&cluster, &[]).await;
     let [sale, second, third] = sales(&world, &cluster, 20).await;
     sale.grant("recorded", 5).await;
     world.pump().await.unwrap();
     // The replica misses what follows.
-    let replica = cluster.replica_of(&keys(sale.id)[0]).await.unwrap();
+    let key = &keys(sale.id)[0];
+    let replica = cluster.replica_of(key).await.unwrap();
     wait_for_replica(&cluster, 0).await;
-    cluster.pause(replica).unwrap();
+    cluster.kill(replica).await.unwrap();
     sale.grant("lost", 10).await;
     sale.expect("DELETE", "recorded-004", 202).await;
     cluster.kill(0).await.unwrap();
-    cluster.resume(replica).unwrap();
-    assert_eq!(cluster.primary_after(&keys(sale.id)[0], 0).await.unwrap(), replica);
-    let held = eventually_served(&sale, "GET", "lost-001", 404).await;
+    cluster.restart(replica).await.unwrap();
+    cluster.take_over(replica, key).await.unwrap();
+    let held = eventually_served(&sale, "GET", "lost-001", &[404]).await;
     assert_eq!(held.code(), "not-signed-up", "nobody can know yet");
     world.pump().await.unwrap();
     assert_eq!(world.active(sale.id).await, Some(14));
+    // As a replica, so that functions that begin now find the cluster at its address.
+    cluster.restart(0).await.unwrap();
+    cluster.until_well().await.unwrap();
     let report = world.reconciled_only(sale.id).await;
     assert_eq!(report["compare"]["found"][0]["mended"], 11, "{report}");
     assert_eq!(sale.expect("POST", "lost-001", 200).await.body["status"], "confirmed");
@@ -201,8 +210,9 @@ async fn one_run_of_reconcile_relays_mends_and_archives_on_all_primaries() {
     let report = world.reconciled(json!({})).await;
     assert_eq!((&report["relay"]["sent"], &report["survey"]["activities"]), (&json!(6), &json!(6)), "{report}");
     let found = report["compare"]["found"].as_array().unwrap();
-    let mended: Vec<_> = found.iter().map(|one| one["lostInRedis"]["first"].clone()).collect();
-    assert_eq!(mended, [json!(["recorded-001"]), json!(["recorded-001"]), json!(["recorded-001"])], "{report}");
+    let lost = found.iter().map(|one| &one["lostInRedis"]["first"]).filter(|lost| **lost != json!([]));
+    let lost: Vec<_> = lost.cloned().collect();
+    assert_eq!(lost, [json!(["recorded-001"]), json!(["recorded-001"]), json!(["recorded-001"])], "{report}");
     let mut archived = report["archive"]["archived"].as_array().unwrap().clone();
     archived.sort_by_key(|id| id.as_str().unwrap().parse::<u64>().unwrap());
     over.sort();
@@ -229,9 +239,9 @@ async fn a_function_starts_without_a_node_or_without_any_and_sells_as_soon_as_th
     let (sale, second) = (sold_by(sale, &signup), sold_by(second, &signup));
     sale.expect("POST", "ann", 202).await;
     unavailable(&second, "POST", "ann").await;
-    eventually_served(&sale, "POST", "bob", 202).await;
+    eventually_served(&sale, "POST", "bob", &[202]).await;
     cluster.resume(1).unwrap();
-    eventually_served(&second, "POST", "ann", 202).await;
+    eventually_served(&second, "POST", "ann", GRANTED).await;
 
     // The node that REDIS_URL names is gone for good; the function has seen the others.
     cluster.kill(0).await.unwrap();
@@ -241,7 +251,7 @@ async fn a_function_starts_without_a_node_or_without_any_and_sells_as_soon_as_th
     cluster.pause(2).unwrap();
     unavailable(&third, "POST", "bob").await;
     cluster.resume(2).unwrap();
-    eventually_served(&third, "POST", "bob", 202).await;
+    eventually_served(&third, "POST", "bob", GRANTED).await;
 
     for node in 1..6 {
         cluster.kill(node).await.unwrap();
@@ -256,7 +266,7 @@ async fn a_function_starts_without_a_node_or_without_any_and_sells_as_soon_as_th
     }
     cluster.until_well().await.unwrap();
     for sale in [&sale, &second, &third] {
-        eventually_served(sale, "POST", "dan", 202).await;
+        eventually_served(sale, "POST", "dan", GRANTED).await;
     }
     for (sale, holders) in [(&sale, 3), (&second, 2), (&third, 3)] {
         sale.comes_home(holders).await;
@@ -366,13 +376,16 @@ async fn unavailable(sale: &Sale<'_>, method: &str, user: &str) {
     assert!(reply.header("retry-after").is_some(), "{reply:?}");
 }
 
-/// The first reply that is not 503; it has this status.
-async fn eventually_served(sale: &Sale<'_>, method: &str, user: &str, status: u16) -> tests::Reply {
+/// A call that was refused may have been heard all the same, and is then answered with 200.
+const GRANTED: &[u16] = &[200, 202];
+
+/// The first reply that is not 503; it has one of these statuses.
+async fn eventually_served(sale: &Sale<'_>, method: &str, user: &str, statuses: &[u16]) -> tests::Reply {
     let started = Instant::now();
     loop {
         let reply = sale.call(method, user).await;
         if reply.status != 503 {
-            assert_eq!(reply.status, status, "{method} by {user}: {reply:?}");
+            assert!(statuses.contains(&reply.status), "{method} by {user}: {reply:?}");
             return reply;
         }
         assert!(started.elapsed() < A_WHILE, "{method} by {user} is refused for ever: {reply:?}");
