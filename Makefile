@@ -57,12 +57,12 @@ test-modern:
 	cargo build --workspace --bins
 	$(TARGET)/debug/local exec -- cargo nextest run --workspace
 
-# Without those that measure, and those that never ask Redis.
+# Without those that measure, those to which Redis is nothing but the place before the queue, and those of one server.
 test-cluster:
 	@local/setup.sh
 	cargo build --workspace --bins
 	$(TARGET)/debug/local exec --redis cluster -- cargo nextest run -p tests \
-		-E 'not test(/^(provision|provision_cloudformation|publishing_outages|consumer_speed|reconcile_speed)::/)'
+		-E 'not test(/^(provision|provision_cloudformation|publishing|publishing_outages|settings|invoke|consumer_speed|reconcile_speed)::/)'
 
 lint: lint-workflows
 

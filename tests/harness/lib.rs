@@ -5,6 +5,7 @@
 
 mod api;
 mod clock;
+mod cluster;
 mod database;
 mod facts;
 mod http;
@@ -18,6 +19,7 @@ mod world;
 
 pub use api::{Reply, ask, call, event_for, request_of, send, signup_event};
 pub use clock::Clock;
+pub use cluster::{CLUSTER_MARGIN, CLUSTER_TIMEOUT, OwnCluster, Told, keys_of};
 pub use database::empty_database;
 pub use facts::{fact_of, users};
 pub use http::{HttpSink, Received};

@@ -116,7 +116,7 @@ impl World {
         }
         // A Redis of its own is one server unless it says otherwise.
         if own.iter().any(|(key, _)| *key == "REDIS_URL") {
-            settings.remove("REDIS_CLUSTER");
+            settings.insert("REDIS_CLUSTER".to_owned(), "false".to_owned());
         }
         settings.extend(own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
         let url = |key: &str| {
