@@ -4,7 +4,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/tools/venv/bin:$(PATH
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo up chaos verify test test-modern lint lint-workflows sizes zips setup
+.PHONY: help demo up chaos verify test test-modern test-cluster lint lint-workflows sizes zips setup
 
 help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
@@ -13,6 +13,7 @@ help:
 	@echo 'make chaos   kill, freeze and stop every part during a sale, heal, check every reply; SEED=n MINUTES=m'
 	@echo 'make test    format, lints, and all tests against real servers'
 	@echo 'make test-modern  the same tests on the newest servers: MySQL 9, RabbitMQ 4, Valkey 9'
+	@echo 'make test-cluster  the tests in which Redis plays, against a cluster of three primaries and three replicas'
 	@echo 'make lint    the workflows, compose.yaml and the shell scripts'
 	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
 	@echo 'make zips    the functions as zips for Lambda, for arm64 and x86_64, in target/zips'
@@ -55,6 +56,13 @@ test-modern:
 	@local/setup.sh
 	cargo build --workspace --bins
 	$(TARGET)/debug/local exec -- cargo nextest run --workspace
+
+# Without those that measure, those to which Redis is nothing but the place before the queue, and those of one server.
+test-cluster:
+	@local/setup.sh
+	cargo build --workspace --bins
+	$(TARGET)/debug/local exec --redis cluster -- cargo nextest run -p tests \
+		-E 'not test(/^(provision|provision_cloudformation|publishing|publishing_outages|settings|invoke|consumer_speed|reconcile_speed)::/)'
 
 lint: lint-workflows
 

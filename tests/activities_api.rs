@@ -6,7 +6,7 @@ use mysql_async::prelude::Queryable;
 use serde_json::{Value, json};
 use shared::domain::{ActivityId, Timestamp};
 use shared::reservations::ActivityKeys;
-use tests::{Proxy, Reply, World, ask, call, event_for, eventually, random_activity_id};
+use tests::{Proxy, Reply, World, ask, call, empty_database, event_for, eventually, one_redis, random_activity_id};
 
 #[tokio::test]
 async fn a_put_creates_with_201_and_changes_with_200_in_both_stores() {
@@ -94,7 +94,7 @@ async fn an_activity_is_public_and_may_be_kept_for_a_second() {
 
 #[tokio::test]
 async fn an_activity_is_shown_with_redis_down_and_with_mysql_down_but_not_without_both() {
-    let mut world = World::new().await;
+    let mut world = World::with(&[("REDIS_URL", &one_redis())]).await;
     let id = world.open_activity(10).await;
     let signup = world.signup();
     for user in ["alice", "bob"] {
@@ -161,7 +161,8 @@ async fn a_page_lists_activities_in_the_order_of_their_numbers_and_says_where_th
 
 #[tokio::test]
 async fn a_page_needs_mysql_and_takes_the_counts_of_the_record_where_redis_is_down() {
-    let mut world = World::with_own_database().await;
+    let settings = [("REDIS_URL", one_redis()), ("MYSQL_URL", empty_database().await)];
+    let mut world = World::with(&settings.each_ref().map(|(key, value)| (*key, value.as_str()))).await;
     let id = world.open_activity(3).await;
     assert_eq!(call(&world.signup(), "POST", id, "alice").await.status, 202);
     let redis = through_a_proxy(&mut world, "REDIS_URL").await;

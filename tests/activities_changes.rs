@@ -8,7 +8,7 @@ use local::servers::{Redis, RunDir};
 use serde_json::{Value, json};
 use shared::domain::{Activity, ActivityId};
 use shared::reservations::{ACTIVITIES_KEY, ActivityKeys};
-use tests::{Proxy, Reply, World, ask, call, event_for, mq_event, random_activity_id};
+use tests::{Proxy, Reply, World, ask, call, event_for, mq_event, one_redis, random_activity_id};
 
 #[tokio::test]
 async fn a_capacity_below_the_places_taken_is_409_and_changes_nothing() {
@@ -151,7 +151,7 @@ async fn a_change_with_mysql_down_is_503_and_changes_nothing_in_redis() {
 
 #[tokio::test]
 async fn a_change_with_redis_down_cannot_oversell_and_completes_when_it_is_sent_again() {
-    let mut world = World::new().await;
+    let mut world = World::with(&[("REDIS_URL", &one_redis())]).await;
     let id = world.open_activity(10).await;
     let redis = through_a_proxy(&mut world, "REDIS_URL").await;
     let activities = world.activities();
@@ -169,7 +169,7 @@ async fn a_change_with_redis_down_cannot_oversell_and_completes_when_it_is_sent_
 
 #[tokio::test]
 async fn a_creation_that_stopped_before_redis_is_completed_by_the_same_request() {
-    let mut world = World::new().await;
+    let mut world = World::with(&[("REDIS_URL", &one_redis())]).await;
     let _another = world.open_activity(1).await;
     let (redis, id) = (through_a_proxy(&mut world, "REDIS_URL").await, random_activity_id());
     let activities = world.activities();

@@ -7,7 +7,7 @@ use local::servers::{MySql, RunDir};
 use mysql_async::prelude::Queryable;
 use shared::domain::ActivityId;
 use shared::store::StoreError;
-use tests::{Proxy, World, invocation, mq_event, users};
+use tests::{Proxy, World, invocation, mq_event, one_redis, users};
 
 /// A corner whose consumer reaches the server of this setting through a proxy.
 async fn world_behind_proxy(setting: &str) -> (World, Proxy) {
@@ -156,7 +156,7 @@ async fn with_a_table_missing_the_batch_fails_with_a_word_to_the_operator_and_no
 
 #[tokio::test]
 async fn with_redis_away_the_rows_are_written_and_the_notes_stay_until_the_facts_come_again() {
-    let mut world = World::new().await;
+    let mut world = World::with(&[("REDIS_URL", &one_redis())]).await;
     let (id, event) = three_granted(&world).await;
     let (proxy, url) = Proxy::before(&world.settings["REDIS_URL"]).await;
     world.settings.insert("REDIS_URL".to_owned(), url);

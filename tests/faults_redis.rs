@@ -122,7 +122,7 @@ async fn a_redis_out_of_memory_refuses_new_places_in_full_and_lets_those_granted
 
 #[tokio::test]
 async fn a_primary_that_became_a_replica_or_is_busy_refuses_at_once_and_everybody_comes_home_after_it() {
-    let (world, apart) = World::apart(&[("REDIS_TIMEOUT_MS", TIMEOUT_MS)]).await;
+    let (world, apart) = World::apart_on_one_server(&[("REDIS_TIMEOUT_MS", TIMEOUT_MS)]).await;
     let sale = Sale::open(&world, world.signup(), 50).await;
     sale.grant("queued", 10).await;
 
@@ -160,7 +160,7 @@ async fn a_place_that_no_replica_holds_is_503_and_its_receipt_when_asked_again_a
     let settings = [("REDIS_WAIT_REPLICAS", "1"), ("REDIS_WAIT_TIMEOUT_MS", "50"), ("REDIS_TIMEOUT_MS", TIMEOUT_MS)];
     let dir = RunDir::create("test").unwrap();
     let mut replica = Redis::start(dir.path()).await.unwrap();
-    let (mut world, apart) = World::apart(&settings[2..]).await;
+    let (mut world, apart) = World::apart_on_one_server(&settings[2..]).await;
     follow(&world, &replica).await;
     world.settings.extend(settings.map(|(key, value)| (key.to_owned(), value.to_owned())));
     let sale = Sale::open(&world, world.signup(), 10).await;
@@ -191,7 +191,7 @@ async fn a_place_that_no_replica_holds_is_503_and_its_receipt_when_asked_again_a
 async fn a_replica_that_is_promoted_without_the_last_second_oversells_nothing_in_mysql_and_names_the_surplus() {
     let dir = RunDir::create("test").unwrap();
     let mut replica = Redis::start(dir.path()).await.unwrap();
-    let (mut world, apart) = World::apart(&[("REDIS_TIMEOUT_MS", TIMEOUT_MS)]).await;
+    let (mut world, apart) = World::apart_on_one_server(&[("REDIS_TIMEOUT_MS", TIMEOUT_MS)]).await;
     follow(&world, &replica).await;
     let (old, old_consumer) = (world.signup(), world.consumer());
     let old_url = world.settings.insert("REDIS_URL".into(), replica.url().to_owned()).unwrap();

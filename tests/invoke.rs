@@ -18,7 +18,7 @@ fn sample(name: &str) -> Value {
 
 /// A corner where activity 42, of which the samples tell, is not yet.
 async fn world_of_samples(redis_database: u8) -> World {
-    let redis_url = std::env::var("REDIS_URL").unwrap();
+    let redis_url = tests::one_redis();
     let redis_url = format!("{}/{redis_database}", redis_url.trim_end_matches('/'));
     let world = World::unprovisioned(&[("MYSQL_URL", &empty_database().await), ("REDIS_URL", &redis_url)]).await;
     redis::cmd("FLUSHDB").query_async::<()>(&mut world.redis.clone()).await.unwrap();

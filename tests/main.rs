@@ -2,6 +2,8 @@
 
 mod activities_api;
 mod activities_changes;
+mod cluster;
+mod cluster_faults;
 mod consumer;
 mod consumer_capacity;
 mod consumer_outages;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use local::servers::{Redis, RunDir};
 use shared::domain::ActivityId;
 use shared::reservations::ActivityKeys;
-use tests::{Proxy, Reply, World, call};
+use tests::{Proxy, Reply, World, call, one_redis};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -161,7 +161,7 @@ async fn keys_of_another_form_are_500_and_stay_as_they_are() {
 }
 
 async fn world_behind_a_proxy() -> (World, Proxy) {
-    let mut world = World::new().await;
+    let mut world = World::with(&[("REDIS_URL", &one_redis())]).await;
     let (proxy, url) = Proxy::before(&world.settings["REDIS_URL"]).await;
     world.settings.insert("REDIS_URL".into(), url);
     world.settings.insert("REDIS_TIMEOUT_MS".into(), TIMEOUT.as_millis().to_string());

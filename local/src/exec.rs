@@ -1,7 +1,6 @@
 //! `local exec`: a command with private servers around it.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,7 @@ use crate::servers::{Addresses, Choice, RedisCluster, RunDir, Servers};
 /// What to run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What REDIS_URL leads to. With `cluster`, REDIS_CLUSTER is true, APART_REDIS_URL leads to a second cluster for those who
-    /// need one for themselves, and SINGLE_REDIS_URL to a single server
+    /// What REDIS_URL leads to. With `cluster`, REDIS_CLUSTER is true, and SINGLE_REDIS_URL leads to the single server
     #[arg(long, value_enum, default_value_t)]
     redis: Kind,
     /// The command and its arguments; it finds the servers in `REDIS_URL`, `AMQP_URL`, `MYSQL_URL` and
@@ -39,31 +37,6 @@ enum Kind {
 /// A node that is silent for longer is taken for dead. Here all nodes live, and the machine is busy.
 const NODE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The clusters, where they are asked for.
-struct Clusters([RedisCluster; 2]);
-
-impl Clusters {
-    async fn start(dir: &Path) -> anyhow::Result<Self> {
-        let (one, apart) =
-            tokio::try_join!(async { RedisCluster::start(&dir.join("cluster"), NODE_TIMEOUT).await }, async {
-                RedisCluster::start(&dir.join("cluster-apart"), NODE_TIMEOUT).await
-            },)?;
-        Ok(Self([one, apart]))
-    }
-
-    fn env(&self, single: &str) -> Vec<(String, String)> {
-        let Self([one, apart]) = self;
-        let others = [("APART_REDIS_URL", apart.url()), ("SINGLE_REDIS_URL", single.to_owned())];
-        one.env().into_iter().chain(others.map(|(key, value)| (key.to_owned(), value))).collect()
-    }
-
-    async fn stop(self) -> anyhow::Result<()> {
-        let Self([one, apart]) = self;
-        let (one, apart) = tokio::join!(one.stop(), apart.stop());
-        one.and(apart)
-    }
-}
-
 /// Starts the servers, runs the command, stops the servers, and passes the command's exit status on.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (program, arguments) = args.command.split_first().context("no command given")?;
@@ -74,19 +47,19 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run_dir = RunDir::create("exec")?;
     let started = Instant::now();
     let starting = async {
-        let clusters = async {
+        let cluster = async {
             match args.redis {
                 Kind::Single => Ok(None),
-                Kind::Cluster => Clusters::start(run_dir.path()).await.map(Some),
+                Kind::Cluster => RedisCluster::start(&run_dir.path().join("cluster"), NODE_TIMEOUT).await.map(Some),
             }
         };
-        tokio::try_join!(Servers::start(run_dir.path()), clusters)
+        tokio::try_join!(Servers::start(run_dir.path()), cluster)
     };
     let servers = tokio::select! {
         servers = starting => Some(servers),
         () = stop_signal() => None,
     };
-    let (servers, clusters) = match servers {
+    let (servers, cluster) = match servers {
         Some(Ok(servers)) => servers,
         Some(Err(error)) => {
             run_dir.finish(false)?;
@@ -104,13 +77,15 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     );
 
     let mut env = Addresses::of(&servers).env();
-    if let Some(clusters) = &clusters {
-        env.extend(clusters.env(servers.redis.url()));
+    if let Some(cluster) = &cluster {
+        env.push(("SINGLE_REDIS_URL".to_owned(), servers.redis.url().to_owned()));
+        env.extend(cluster.env());
     }
     let code = run_with(program, arguments, env).await;
-    let stopped = match clusters {
-        Some(clusters) => clusters.stop().await.and(servers.stop().await),
-        None => servers.stop().await,
+    let stopped = servers.stop().await;
+    let stopped = match cluster {
+        Some(cluster) => stopped.and(cluster.stop().await),
+        None => stopped,
     };
     let success = stopped.is_ok() && matches!(code, Ok(0));
     if let Some(logs) = run_dir.finish(success)? {

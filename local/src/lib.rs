@@ -6,6 +6,7 @@ pub mod demo;
 pub mod exec;
 pub mod functions;
 pub mod https;
+pub mod redis_link;
 pub mod report;
 pub mod sale;
 pub mod schedule;

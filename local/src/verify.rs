@@ -68,6 +68,10 @@ pub struct Settings {
     /// Redis, redis:// or rediss://
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
     pub redis_url: Secret,
+    /// That address leads to a cluster
+    #[arg(long, env = "REDIS_CLUSTER", default_value_t = false, num_args = 0..=1, default_missing_value = "true",
+          action = clap::ArgAction::Set)]
+    pub redis_cluster: bool,
     /// RabbitMQ, amqp:// or amqps://
     #[arg(long, env = "AMQP_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
     pub amqp_url: Secret,
@@ -90,7 +94,8 @@ impl Settings {
         let required = |name: &str| lookup(name).map(Secret::new).with_context(|| format!("{name} is not set"));
         let queue = Topology::from_env(&Env::new(&lookup))?.queue;
         let (redis_url, amqp_url) = (required("REDIS_URL")?, required("AMQP_URL")?);
-        Ok(Self { redis_url, amqp_url, mysql_url: required("MYSQL_URL")?, queue })
+        let redis_cluster = lookup("REDIS_CLUSTER").is_some_and(|value| value == "true");
+        Ok(Self { redis_url, redis_cluster, amqp_url, mysql_url: required("MYSQL_URL")?, queue })
     }
 
     /// Where messages wait that were given up.
@@ -153,6 +158,10 @@ mod tests {
         assert_eq!(settings.queue, "activity.signup.queue");
         assert_eq!(settings.parked_queue().unwrap(), "activity.signup.parked");
         assert!(!format!("{settings:?}").contains("hunter2"));
+        assert!(!settings.redis_cluster);
+        let cluster = [("REDIS_CLUSTER".to_owned(), "true".to_owned())];
+        let names = ["REDIS_URL", "AMQP_URL", "MYSQL_URL"];
+        assert!(Settings::from_variables(&[variables(&names), cluster.to_vec()].concat()).unwrap().redis_cluster);
         let error = Settings::from_variables(&variables(&["REDIS_URL", "AMQP_URL"])).unwrap_err();
         assert_eq!(error.to_string(), "MYSQL_URL is not set");
     }

@@ -5,6 +5,7 @@
 
 mod api;
 mod clock;
+mod cluster;
 mod database;
 mod facts;
 mod http;
@@ -12,16 +13,19 @@ mod mq;
 mod once;
 mod promises;
 mod proxy;
+mod redis;
 mod sale;
 mod world;
 
 pub use api::{Reply, ask, call, event_for, request_of, send, signup_event};
 pub use clock::Clock;
+pub use cluster::{CLUSTER_MARGIN, CLUSTER_TIMEOUT, OwnCluster, Told, keys_of};
 pub use database::empty_database;
 pub use facts::{fact_of, users};
 pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
 pub use once::Once;
 pub use proxy::Proxy;
+pub use redis::{one_redis, redis_at, redis_cluster_at};
 pub use sale::Sale;
-pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id, redis_at};
+pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

@@ -24,7 +24,13 @@ pub struct Sale<'a> {
 impl<'a> Sale<'a> {
     /// Opens an activity whose places this function sells.
     pub async fn open(world: &'a World, signup: signup::App, capacity: u32) -> Self {
-        Self { world, id: world.open_activity(capacity).await, signup, receipts: Mutex::default() }
+        Self::open_as(world, signup, crate::random_activity_id(), capacity).await
+    }
+
+    /// The same with an id that was chosen.
+    pub async fn open_as(world: &'a World, signup: signup::App, id: ActivityId, capacity: u32) -> Self {
+        world.put_activity_as(id, serde_json::json!({"title": "Spring hike", "capacity": capacity})).await;
+        Self { world, id, signup, receipts: Mutex::default() }
     }
 
     /// Goes on with another function.

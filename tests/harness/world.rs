@@ -5,18 +5,18 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use lambda_runtime::{Context, LambdaEvent};
-use local::servers::{Redis, RunDir};
+use local::redis_link::RedisLink;
+use local::servers::{Redis, RedisCluster, RunDir};
 use mysql_async::prelude::Queryable;
 use mysql_async::{OptsBuilder, Pool};
 use redis::AsyncCommands;
-use redis::aio::MultiplexedConnection;
 use serde_json::Value;
 use shared::config::{BrokerConfig, Env, Topology};
 use shared::domain::ActivityId;
 use shared::reservations::{ActivityKeys, Reservations};
 use shared::store::Store;
 
-use crate::{Reply, ask, event_for};
+use crate::{Reply, ask, event_for, redis_at, redis_cluster_at};
 
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
@@ -26,15 +26,25 @@ const PATIENCE_MS: u64 = 10_000;
 
 /// What a corner of its own stands on.
 pub struct Apart {
-    /// Its Redis.
-    pub redis: Redis,
+    redis: Own,
     dir: RunDir,
 }
 
+enum Own {
+    Server(Redis),
+    Cluster(RedisCluster),
+}
+
+/// No node of a cluster of its own dies; the machine may be busy.
+const NODE_TIMEOUT: Duration = Duration::from_secs(30);
+
 impl Apart {
-    /// Stops the server and removes its data.
-    pub async fn stop(mut self) {
-        self.redis.stop().await.unwrap();
+    /// Stops Redis and removes its data.
+    pub async fn stop(self) {
+        match self.redis {
+            Own::Server(mut redis) => redis.stop().await.unwrap(),
+            Own::Cluster(cluster) => cluster.stop().await.unwrap(),
+        }
         self.dir.finish(true).unwrap();
     }
 }
@@ -44,7 +54,7 @@ pub struct World {
     /// The variables of the functions. Change them before an app is made.
     pub settings: Settings,
     /// A connection to look behind the functions.
-    pub redis: MultiplexedConnection,
+    pub redis: RedisLink,
     /// Connections to look behind the functions.
     pub mysql: Pool,
 }
@@ -62,21 +72,38 @@ impl World {
         world
     }
 
-    /// A corner with a Redis and a database of its own, for a test that runs `reconcile` over everything there is. Hand
-    /// both back to [`Apart::stop`] at the end.
+    /// A corner with a Redis and a database of its own, for a test that runs `reconcile` over everything there is: one
+    /// server, or a cluster where the others stand on one. Hand it back to [`Apart::stop`] at the end.
     pub async fn apart(own: &[(&str, &str)]) -> (Self, Apart) {
+        if std::env::var("REDIS_CLUSTER").is_ok_and(|value| value == "true") {
+            let dir = RunDir::create("test").unwrap();
+            let cluster = RedisCluster::start(dir.path(), NODE_TIMEOUT).await.unwrap();
+            let [(_, url), _] = cluster.env();
+            let settings = [("REDIS_URL", url.as_str()), ("REDIS_CLUSTER", "true")];
+            Self::beside(&settings, own, Apart { redis: Own::Cluster(cluster), dir }).await
+        } else {
+            Self::apart_on_one_server(own).await
+        }
+    }
+
+    /// The same with one server, for a test about what happens to one.
+    pub async fn apart_on_one_server(own: &[(&str, &str)]) -> (Self, Apart) {
         let dir = RunDir::create("test").unwrap();
         let redis = Redis::start(dir.path()).await.unwrap();
+        let url = redis.url().to_owned();
+        Self::beside(&[("REDIS_URL", &url)], own, Apart { redis: Own::Server(redis), dir }).await
+    }
+
+    async fn beside(redis: &[(&str, &str)], own: &[(&str, &str)], apart: Apart) -> (Self, Apart) {
         let database = crate::empty_database().await;
-        let mut settings = vec![("REDIS_URL", redis.url()), ("MYSQL_URL", database.as_str())];
-        settings.extend(own);
-        (Self::with(&settings).await, Apart { redis, dir })
+        let settings = [redis, &[("MYSQL_URL", database.as_str())], own].concat();
+        (Self::with(&settings).await, apart)
     }
 
     /// A corner without queues and, perhaps, tables.
     pub async fn unprovisioned(own: &[(&str, &str)]) -> Self {
         let name = format!("test-{:016x}", rand::random::<u64>());
-        let mut settings: Settings = ["REDIS_URL", "AMQP_URL", "MYSQL_URL"]
+        let mut settings: Settings = ["REDIS_URL", "REDIS_CLUSTER", "AMQP_URL", "MYSQL_URL"]
             .into_iter()
             .filter_map(|key| Some((key.to_owned(), std::env::var(key).ok()?)))
             .collect();
@@ -87,13 +114,19 @@ impl World {
         ] {
             settings.insert(key.to_owned(), value);
         }
+        // A Redis of its own is one server unless it says otherwise.
+        if own.iter().any(|(key, _)| *key == "REDIS_URL") {
+            settings.insert("REDIS_CLUSTER".to_owned(), "false".to_owned());
+        }
         settings.extend(own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
         let url = |key: &str| {
             settings.get(key).cloned().unwrap_or_else(|| {
                 panic!("{key} is not set: run `make test`, or `cargo run -p local -- exec -- cargo nextest run`")
             })
         };
-        let redis = redis_at(&url("REDIS_URL")).await;
+        let is_cluster = settings.get("REDIS_CLUSTER").is_some_and(|value| value == "true");
+        let redis_url = url("REDIS_URL");
+        let redis = if is_cluster { redis_cluster_at(&redis_url).await } else { redis_at(&redis_url).await };
         let opts = mysql_async::Opts::from_url(&url("MYSQL_URL")).unwrap();
         let mysql =
             Pool::new(OptsBuilder::from_opts(opts).prefer_socket(false).setup(vec!["SET time_zone = '+00:00'"]));
@@ -171,10 +204,15 @@ impl World {
     /// Creates an activity through the API.
     pub async fn put_activity(&self, body: Value) -> ActivityId {
         let id = random_activity_id();
+        self.put_activity_as(id, body).await;
+        id
+    }
+
+    /// The same with an id that was chosen.
+    pub async fn put_activity_as(&self, id: ActivityId, body: Value) {
         let reply =
             self.activities_call("PUT", &format!("/activities/{id}"), Some("organiser"), &body.to_string()).await;
         assert_eq!(reply.status, 201, "{reply:?}");
-        id
     }
 
     /// One call of the `activities` function by somebody with every scope, or by nobody.
@@ -253,14 +291,6 @@ impl World {
         }
         Some(self.consume(&self.consumer(), crate::mq_event(bodies)).await.unwrap())
     }
-}
-
-/// A connection to this Redis, patient with a busy machine and with commands that wait.
-pub async fn redis_at(url: &str) -> MultiplexedConnection {
-    let patient = redis::AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(Duration::from_secs(10)))
-        .set_response_timeout(Some(Duration::from_secs(20)));
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 /// An invocation that must end within `limit`.

@@ -9,6 +9,8 @@ use super::Servers;
 pub struct Addresses {
     /// `REDIS_URL`
     pub redis_url: String,
+    /// `REDIS_CLUSTER`: that address leads to a cluster.
+    pub redis_cluster: bool,
     /// `AMQP_URL`
     pub amqp_url: String,
     /// `MYSQL_URL`
@@ -30,6 +32,7 @@ impl Addresses {
     pub fn of(servers: &Servers) -> Self {
         Self {
             redis_url: servers.redis.url().to_owned(),
+            redis_cluster: false,
             amqp_url: servers.rabbitmq.url().to_owned(),
             mysql_url: servers.mysql.url().to_owned(),
             management_url: Some(servers.rabbitmq.management_url().to_owned()),
@@ -49,6 +52,7 @@ impl Addresses {
         };
         Ok(Self {
             redis_url: required("REDIS_URL")?,
+            redis_cluster: lookup("REDIS_CLUSTER").is_some_and(|value| value == "true"),
             amqp_url: required("AMQP_URL")?,
             mysql_url: required("MYSQL_URL")?,
             management_url: lookup("RABBITMQ_MANAGEMENT_URL"),
@@ -59,13 +63,14 @@ impl Addresses {
     #[must_use]
     pub fn env(&self) -> Vec<(String, String)> {
         [
-            ("REDIS_URL", Some(&self.redis_url)),
+            ("REDIS_URL", Some(self.redis_url.as_str())),
+            ("REDIS_CLUSTER", self.redis_cluster.then_some("true")),
             ("AMQP_URL", Some(&self.amqp_url)),
-            ("RABBITMQ_MANAGEMENT_URL", self.management_url.as_ref()),
+            ("RABBITMQ_MANAGEMENT_URL", self.management_url.as_deref()),
             ("MYSQL_URL", Some(&self.mysql_url)),
         ]
         .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?.clone())))
+        .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
         .collect()
     }
 }
@@ -80,6 +85,8 @@ mod tests {
         let addresses = given("RABBITMQ_MANAGEMENT_URL").unwrap();
         assert_eq!(addresses.env().len(), 3);
         assert!(!format!("{addresses:?}").contains("hunter2"));
+        let cluster = Addresses::among(|name| Some(if name == "REDIS_CLUSTER" { "true" } else { "url" }.to_owned()));
+        assert!(cluster.unwrap().env().contains(&("REDIS_CLUSTER".to_owned(), "true".to_owned())));
         for missing in ["REDIS_URL", "AMQP_URL", "MYSQL_URL"] {
             assert!(given(missing).unwrap_err().to_string().starts_with(missing));
         }

@@ -174,6 +174,13 @@ impl RedisCluster {
         self.primary_after(key, old).await
     }
 
+    /// Lets this replica take over whatever the others say, for example with the data of a while ago. The number of the node
+    /// that it replaces has to be down.
+    pub async fn take_over(&self, replica: usize, key: &str) -> anyhow::Result<()> {
+        self.tell(replica, "CLUSTER FAILOVER TAKEOVER").await?;
+        self.agreed(key, |range| range.nodes[0] == replica).await.map(|_| ())
+    }
+
     /// Begins to move the slot of this key to another primary: keys that are not there any more are asked for there.
     pub async fn begin_move(&self, key: &str, to: usize) -> anyhow::Result<Move> {
         let (slot, from) = (self.slot_of(key).await?, self.primary_of(key).await?);

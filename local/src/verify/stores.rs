@@ -9,12 +9,12 @@ use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value};
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, FromRedisValue};
+use redis::{Cmd, FromRedisValue};
 use shared::domain::{ActivityId, SignupStatus, Timestamp, UserId, Version};
 use shared::reservations::{ACTIVITIES_KEY, ActivityKeys, StoredReceipt};
 
 use super::Settings;
+use crate::redis_link::RedisLink;
 
 /// How many people one page holds.
 pub const PAGE: usize = 1_000;
@@ -27,7 +27,7 @@ const SIGNUP_TIME_MS: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', signup_ti
 
 /// Connections to all three.
 pub struct Stores {
-    redis: MultiplexedConnection,
+    redis: RedisLink,
     mysql: Conn,
     broker: Connection,
     queue: String,
@@ -58,12 +58,8 @@ pub type Rows = Vec<(UserId, Result<StoredReceipt, String>)>;
 impl Stores {
     /// Connects to all three, or says which of them is not there.
     pub async fn connect(settings: &Settings) -> anyhow::Result<Self> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_WITHIN))
-            .set_response_timeout(Some(ANSWER_WITHIN));
-        let client = redis::Client::open(settings.redis_url.expose()).context("REDIS_URL")?;
-        let redis =
-            client.get_multiplexed_async_connection_with_config(&config).await.context("connecting to Redis")?;
+        let redis = RedisLink::open(settings.redis_url.expose(), settings.redis_cluster, ANSWER_WITHIN);
+        let redis = redis.await.context("connecting to Redis at REDIS_URL")?;
 
         let options = Opts::from_url(settings.mysql_url.expose()).context("MYSQL_URL")?;
         // A socket path that the server names may lead to another server on this machine.

@@ -62,7 +62,7 @@ impl Entrances {
                 let (Ok(host), Ok(port)) = (str::from_utf8(host), u16::try_from(*port)) else { continue };
                 let addr = self.with_host(host, port);
                 // Where the server does not know its own name, this is "" or "?".
-                if host.len() > 1 && addr != *self.given.addr() && !seen.contains(&addr) {
+                if !matches!(host, "" | "?") && addr != *self.given.addr() && !seen.contains(&addr) {
                     seen.push(addr);
                 }
             }
