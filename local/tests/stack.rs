@@ -65,8 +65,8 @@ async fn confirmed(stack: &Stack, user: &str) {
         if receipt["status"] == "confirmed" {
             return;
         }
-        let problem = stack.trigger.progress().borrow().problem.clone();
-        assert!(begun.elapsed() < PATIENCE, "{user} is still {receipt}; the trigger says {problem:?}");
+        let problems: Vec<_> = stack.triggers.iter().map(|trigger| trigger.progress().borrow().problem.clone()).collect();
+        assert!(begun.elapsed() < PATIENCE, "{user} is still {receipt}; the triggers say {problems:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

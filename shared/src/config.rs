@@ -493,26 +493,27 @@ mod tests {
         let users = ["alice", "bob", "1001", "1002", "auth0|5f7c8ec7c33c6c004bbafe82", "~", &"x".repeat(128)];
         let shards = |queues| users.map(|user| shard(user, queues));
         assert_eq!(shards(1), [0; 7]);
-        assert_eq!(shards(2), [9; 7]);
-        assert_eq!(shards(3), [9; 7]);
-        assert_eq!(shards(8), [9; 7]);
+        assert_eq!(shards(2), [0, 1, 1, 0, 1, 1, 1]);
+        assert_eq!(shards(3), [0, 1, 2, 0, 0, 2, 0]);
+        assert_eq!(shards(8), [4, 5, 7, 2, 3, 5, 3]);
     }
 
     #[test]
     fn users_are_spread_evenly_whatever_their_ids_look_like() {
         type Id = fn(u64) -> String;
-        let kinds: [(&str, Id); 6] = [
+        let kinds: [(&str, Id); 7] = [
             ("numbers", |n| n.to_string()),
             ("even numbers", |n| (n * 2).to_string()),
             ("thousands", |n| (n * 1_000).to_string()),
             ("names", |n| format!("user-{n:08}")),
             ("addresses", |n| format!("{n}@example.org")),
+            ("two letters", |n| format!("{n:014b}").replace('0', "a").replace('1', "c")),
             ("hexadecimal", |n| format!("{:032x}", u128::from(n) * 0x9e37_79b9_7f4a_7c15_f39c_c060)),
         ];
         for (kind, id) in kinds {
             for queues in 2..=MAX_QUEUES {
-                let mut counts = vec![0_u32; usize::from(queues)];
-                (0..8_000).for_each(|n| counts[usize::from(shard(&id(n), queues))] += 1);
+                let (topology, mut counts) = (topology_of(queues), vec![0_u32; usize::from(queues)]);
+                (0..8_000).for_each(|n| counts[usize::from(topology.shard_of(&id(n).parse().unwrap()))] += 1);
                 let fair = 8_000 / u32::from(queues);
                 assert!(counts.iter().all(|count| count.abs_diff(fair) < fair / 5), "{kind}, {queues}: {counts:?}");
             }

@@ -47,15 +47,23 @@ impl World {
         messages
     }
 
-    /// Messages that wait in the sign-up queue.
+    /// Messages that wait in all sign-up queues.
     pub async fn queued(&self) -> u32 {
+        self.queued_in_each().await.into_iter().sum()
+    }
+
+    /// Messages that wait in each sign-up queue.
+    pub async fn queued_in_each(&self) -> Vec<u32> {
         let connection = self.amqp().await;
         let channel = connection.create_channel().await.unwrap();
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let queue = self.topology().queue;
-        let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
+        let mut counts = Vec::new();
+        for queue in self.topology().queue_names() {
+            let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
+            counts.push(declared.message_count());
+        }
         connection.close(200, "done".into()).await.unwrap();
-        declared.message_count()
+        counts
     }
 
     /// Throws away everything in the sign-up queue.
@@ -83,9 +91,13 @@ impl World {
         connection.close(200, "done".into()).await.unwrap();
     }
 
-    /// Takes everything out of the sign-up queue.
+    /// Takes everything out of the sign-up queues, one after the other.
     pub async fn drain_signups(&self) -> Vec<Message> {
-        self.drain(&self.topology().queue).await
+        let mut messages = Vec::new();
+        for queue in self.topology().queue_names() {
+            messages.extend(self.drain(&queue).await);
+        }
+        messages
     }
 
     /// Takes everything out of the parked queue.

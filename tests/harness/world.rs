@@ -245,7 +245,21 @@ impl World {
         serde_json::to_value(report).unwrap()
     }
 
-    /// Hands everything in the queue to the consumer, as the event source would.
+    /// Hands everything in one queue to the consumer, as its event source would.
+    pub async fn pump_queue(&self, queue: u16) -> Option<consumer::Report> {
+        let name = self.topology().queue_name(queue);
+        let bodies: Vec<_> = self.drain(&name).await.into_iter().map(|message| message.body).collect();
+        if bodies.is_empty() {
+            return None;
+        }
+        let mut event = crate::mq_event(bodies);
+        let queues = event["rmqMessagesByQueue"].as_object_mut().unwrap();
+        let messages = queues.remove("activity.signup.queue::/").unwrap();
+        queues.insert(format!("{name}::/"), messages);
+        Some(self.consume(&self.consumer(), event).await.unwrap())
+    }
+
+    /// Hands everything in the queues to the consumer, as the event source would.
     pub async fn pump(&self) -> Option<consumer::Report> {
         let bodies: Vec<_> = self.drain_signups().await.into_iter().map(|message| message.body).collect();
         if bodies.is_empty() {

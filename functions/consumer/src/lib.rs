@@ -98,7 +98,7 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     let batch = Batch::of(deliveries, Timestamp::now());
 
     shared::fail_point!("consumer.before-upsert");
-    let recorded = record(&app.store, &batch, deadline).await;
+    let recorded = record(&app.store, &batch, app.publisher.topology().queues, deadline).await;
     shared::fail_point!("consumer.before-settle");
     let settled = settle(app, &recorded.known, deadline).await;
     for fact in &recorded.surplus {

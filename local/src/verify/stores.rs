@@ -30,7 +30,7 @@ pub struct Stores {
     redis: MultiplexedConnection,
     mysql: Conn,
     broker: Connection,
-    queue: String,
+    queues: Vec<String>,
     parked_queue: String,
 }
 
@@ -73,8 +73,8 @@ impl Stores {
         let properties = ConnectionProperties::default().with_connection_name("onrush-verify".into());
         let broker = Connection::connect(settings.amqp_url.expose(), properties);
         let broker = within(CONNECT_WITHIN, "connecting to RabbitMQ", broker).await?;
-        let (queue, parked_queue) = (settings.queue.clone(), settings.parked_queue()?);
-        Ok(Self { redis, mysql, broker, queue, parked_queue })
+        let topology = settings.topology()?;
+        Ok(Self { redis, mysql, broker, queues: topology.queue_names(), parked_queue: topology.parked_queue() })
     }
 
     /// Closes the connections.
@@ -194,19 +194,19 @@ impl Stores {
         self.ask_mysql(sql, (id.get(),)).await
     }
 
-    /// Messages ready in the queue, and in the parked queue.
+    /// Messages ready in all queues of sign-ups, and in the parked queue.
     pub async fn backlog(&mut self) -> anyhow::Result<(u64, u64)> {
         let channel = within(ANSWER_WITHIN, "opening a channel", self.broker.create_channel()).await?;
-        let mut ready = [0; 2];
-        for (ready, queue) in ready.iter_mut().zip([&self.queue, &self.parked_queue]) {
+        let mut ready = Vec::new();
+        for queue in self.queues.iter().chain([&self.parked_queue]) {
             let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
             let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default());
             let waiting = format!("looking at the queue {queue}; provision declares it");
-            *ready = within(ANSWER_WITHIN, &waiting, declared).await?.message_count().into();
+            ready.push(u64::from(within(ANSWER_WITHIN, &waiting, declared).await?.message_count()));
         }
         within(ANSWER_WITHIN, "closing a channel", channel.close(200, "done".into())).await?;
-        let [queued, parked] = ready;
-        Ok((queued, parked))
+        let parked = ready.pop().unwrap_or(0);
+        Ok((ready.into_iter().sum(), parked))
     }
 
     async fn ask_redis<T: FromRedisValue>(&mut self, command: &Cmd) -> anyhow::Result<T> {
