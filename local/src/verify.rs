@@ -162,10 +162,7 @@ mod tests {
         assert_eq!(settings.topology().unwrap().parked_queue(), "activity.signup.parked");
         let several = [variables(&["REDIS_URL", "AMQP_URL", "MYSQL_URL"]), vec![("SIGNUP_QUEUES".into(), "2".into())]];
         let settings = Settings::from_variables(&several.concat()).unwrap();
-        assert_eq!(
-            settings.topology().unwrap().queue_names(),
-            ["activity.signup.queue", "activity.signup.queue.1"]
-        );
+        assert_eq!(settings.topology().unwrap().queue_names(), ["activity.signup.queue", "activity.signup.queue.1"]);
         assert!(!format!("{settings:?}").contains("hunter2"));
         let error = Settings::from_variables(&variables(&["REDIS_URL", "AMQP_URL"])).unwrap_err();
         assert_eq!(error.to_string(), "MYSQL_URL is not set");

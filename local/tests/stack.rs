@@ -65,7 +65,8 @@ async fn confirmed(stack: &Stack, user: &str) {
         if receipt["status"] == "confirmed" {
             return;
         }
-        let problems: Vec<_> = stack.triggers.iter().map(|trigger| trigger.progress().borrow().problem.clone()).collect();
+        let problems: Vec<_> =
+            stack.triggers.iter().map(|trigger| trigger.progress().borrow().problem.clone()).collect();
         assert!(begun.elapsed() < PATIENCE, "{user} is still {receipt}; the triggers say {problems:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -54,16 +54,21 @@ impl World {
 
     /// Messages that wait in each sign-up queue.
     pub async fn queued_in_each(&self) -> Vec<u32> {
+        let mut counts = Vec::new();
+        for queue in self.topology().queue_names() {
+            counts.push(self.queued_in(&queue).await);
+        }
+        counts
+    }
+
+    /// Messages that wait in this queue.
+    pub async fn queued_in(&self, queue: &str) -> u32 {
         let connection = self.amqp().await;
         let channel = connection.create_channel().await.unwrap();
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let mut counts = Vec::new();
-        for queue in self.topology().queue_names() {
-            let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
-            counts.push(declared.message_count());
-        }
+        let declared = channel.queue_declare(queue.into(), passive, FieldTable::default()).await.unwrap();
         connection.close(200, "done".into()).await.unwrap();
-        counts
+        declared.message_count()
     }
 
     /// Throws away everything in the sign-up queue.

@@ -100,7 +100,10 @@ impl Batch {
                     }
                 }
                 Decision::Pass(queue, passed) => {
-                    barriers.entry(queue).and_modify(|latest: &mut Barrier| *latest = passed.max(*latest)).or_insert(passed);
+                    barriers
+                        .entry(queue)
+                        .and_modify(|latest: &mut Barrier| *latest = passed.max(*latest))
+                        .or_insert(passed);
                 }
                 Decision::Park(message) => parked.push(message),
             }
