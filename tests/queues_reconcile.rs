@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::domain::ActivityId;
+use shared::domain::{ActivityId, Timestamp};
+use shared::reservations::ActivityKeys;
 use tests::{Apart, World, call, eventually, invocation, mq_event, users};
 
 /// Longer than a barrier takes, and shorter than a run waits for one.
@@ -40,26 +41,44 @@ async fn a_queue_with_a_backlog_holds_back_the_notes_of_its_own_users_only() {
     assert_eq!((world.active(id).await, world.outbox(id).await.len()), (Some(3), 0));
 }
 
-#[tokio::test]
-async fn a_thousand_notes_that_are_held_back_do_not_keep_those_behind_them() {
-    let world = World::with(&[("OUTBOX_GRACE_SECS", "1"), ("SIGNUP_QUEUES", "2")]).await;
-    let id = world.open_activity(5_000).await;
-    let people = users(3_000);
-    let topology = world.topology();
-    let of_queue_1 = people.iter().filter(|user| topology.shard_of(&user.parse().unwrap()) == 1).count() as u64;
-    let (keys, now_ms) = (shared::reservations::ActivityKeys::of(id), shared::domain::Timestamp::now().as_ms());
-    let mut pipeline = redis::pipe();
+/// So many sign-ups whose notes are due; how many of them belong to queue 1.
+async fn notes(world: &World, id: ActivityId, count: usize) -> u64 {
+    let (keys, now_ms) = (ActivityKeys::of(id), Timestamp::now().as_ms());
+    let (topology, people, mut pipeline) = (world.topology(), users(count), redis::pipe());
     for (n, user) in people.iter().enumerate() {
         pipeline.hset(&keys.signups, user, format!("1 {} {}", now_ms - 5_000, n + 1)).ignore();
         pipeline.zadd(&keys.outbox, user, 1).ignore();
     }
     let _: () = pipeline.query_async(&mut world.redis.clone()).await.unwrap();
+    people.iter().filter(|user| topology.shard_of(&user.parse().unwrap()) == 1).count() as u64
+}
+
+#[tokio::test]
+async fn a_thousand_notes_that_are_held_back_do_not_keep_those_behind_them() {
+    let world = World::with(&[("OUTBOX_GRACE_SECS", "1"), ("SIGNUP_QUEUES", "2")]).await;
+    let id = world.open_activity(5_000).await;
+    let of_queue_1 = notes(&world, id, 3_000).await;
     let first = one_of_each(&world, 2).remove(0);
     let other = world.open_activity(1).await;
     assert_eq!(call(&world.signup(), "POST", other, &first).await.status, 202);
     let relay = world.reconciled_only(id).await["relay"].clone();
     assert_eq!((&relay["overdue"], &relay["sent"]), (&json!(3_000), &json!(of_queue_1)), "{relay}");
     assert_eq!(u64::from(world.queued_in_each().await[1]), of_queue_1);
+}
+
+#[tokio::test]
+async fn notes_of_a_queue_that_nothing_leads_to_do_not_keep_those_of_the_others() {
+    let world = World::with(&[("OUTBOX_GRACE_SECS", "1"), ("SIGNUP_QUEUES", "2")]).await;
+    let id = world.open_activity(5_000).await;
+    let of_queue_1 = notes(&world, id, 3_000).await;
+    let (topology, channel) = (world.topology(), world.amqp().await.create_channel().await.unwrap());
+    let [queue, exchange, key] = [topology.queue_name(1), topology.exchange.clone(), topology.routing_key_of(1)];
+    channel.queue_unbind(queue.into(), exchange.into(), key.as_str().into(), Default::default()).await.unwrap();
+    let report = world.reconciled_only(id).await;
+    let error = report["relay"]["error"].as_str().unwrap();
+    assert!(error.contains(&key) && error.contains("run provision"), "{error}");
+    // Of the first thousand notes; a run that met an error ends.
+    assert!(world.queued_in_each().await[0] > 400, "{of_queue_1}");
 }
 
 /// Redis loses everything; one user of each of the queues is on the way to MySQL.
