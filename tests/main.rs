@@ -22,6 +22,7 @@ mod faults_mysql;
 mod faults_redis;
 mod flow;
 mod invoke;
+mod logins;
 mod model;
 mod provision;
 mod provision_cloudformation;
@@ -45,6 +46,7 @@ mod settings;
 mod signup_api;
 mod signup_outages;
 mod signup_refusals;
+mod tls;
 
 /// The program that runs one event in a process of its own.
 const ONCE: tests::Once = tests::Once::new(env!("CARGO_BIN_EXE_once"));

@@ -13,7 +13,7 @@ pub use trust::{AuthoritiesError, TrustedAuthorities};
 use crate::config::Secret;
 
 /// While a server refuses a login that was fetched a moment ago, Secrets Manager is left alone.
-const FETCH_AGAIN_AFTER: Duration = Duration::from_secs(5);
+pub const FETCH_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// The address of a server with the login that opens it. Clones share what was fetched.
 #[derive(Clone, Debug)]

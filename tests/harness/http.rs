@@ -58,7 +58,28 @@ impl Drop for HttpSink {
     }
 }
 
-async fn serve(stream: TcpStream, status: u16) -> Received {
+async fn serve(mut stream: TcpStream, status: u16) -> Received {
+    let RawRequest { line, headers, body } = read_request(&mut stream).await;
+    answer(&mut stream, status, "").await;
+    Received { request_line: line, headers, body: serde_json::from_slice(&body).unwrap() }
+}
+
+/// A request as it came in.
+pub(crate) struct RawRequest {
+    pub(crate) line: String,
+    /// With names in small letters.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl RawRequest {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+}
+
+/// Reads one request.
+pub(crate) async fn read_request(stream: &mut TcpStream) -> RawRequest {
     let mut stream = BufReader::new(stream);
     let mut lines = Vec::new();
     loop {
@@ -69,7 +90,7 @@ async fn serve(stream: TcpStream, status: u16) -> Received {
             line => lines.push(line.to_owned()),
         }
     }
-    let request_line = lines.remove(0);
+    let line = lines.remove(0);
     let headers: Vec<_> = lines
         .iter()
         .filter_map(|line| line.split_once(':'))
@@ -78,7 +99,12 @@ async fn serve(stream: TcpStream, status: u16) -> Received {
     let length = headers.iter().find(|(name, _)| name == "content-length").map_or(0, |(_, n)| n.parse().unwrap());
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.unwrap();
-    let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    RawRequest { line, headers, body }
+}
+
+/// Answers a request and says that the connection ends.
+pub(crate) async fn answer(stream: &mut TcpStream, status: u16, body: &str) {
+    let length = body.len();
+    let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(answer.as_bytes()).await.unwrap();
-    Received { request_line, headers, body: serde_json::from_slice(&body).unwrap() }
 }

@@ -15,6 +15,7 @@ mod promises;
 mod proxy;
 mod redis;
 mod sale;
+mod secrets;
 mod world;
 
 pub use api::{Reply, ask, call, event_for, request_of, send, signup_event};
@@ -28,4 +29,5 @@ pub use once::Once;
 pub use proxy::Proxy;
 pub use redis::{one_redis, redis_at, redis_behind};
 pub use sale::Sale;
+pub use secrets::SecretsManager;
 pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

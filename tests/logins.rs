@@ -1,0 +1,221 @@
+//! Logins that Secrets Manager keeps: fetched at a start, fetched again when a server refuses them, never shown.
+
+use std::time::{Duration, Instant};
+
+use local::servers::{Redis, RunDir};
+use mysql_async::prelude::Queryable;
+use shared::config::{Env, MysqlConfig, RedisConfig};
+use shared::endpoint::FETCH_AGAIN_AFTER;
+use shared::reservations::Reservations;
+use shared::store::Store;
+use tests::{Sale, SecretsManager, Settings, World, empty_database, one_redis, redis_at};
+
+/// Users of a test's own on the three servers, and a Secrets Manager that keeps their logins.
+struct Guarded {
+    secrets: SecretsManager,
+    user: String,
+    settings: Settings,
+    database: String,
+    redis: Redis,
+    dir: RunDir,
+}
+
+const SECRETS: [&str; 3] = ["REDIS_SECRET_ARN", "AMQP_SECRET_ARN", "MYSQL_SECRET_ARN"];
+
+impl Guarded {
+    async fn start() -> Self {
+        let dir = RunDir::create("test").unwrap();
+        let redis = Redis::start(dir.path()).await.unwrap();
+        let database = empty_database().await;
+        let user = format!("guarded-{:08x}", rand::random::<u32>());
+        let secrets = SecretsManager::start().await;
+        let mut settings = secrets.settings();
+        for (name, url) in [
+            ("REDIS_URL", redis.url().to_owned()),
+            ("AMQP_URL", std::env::var("AMQP_URL").unwrap()),
+            ("MYSQL_URL", database.clone()),
+        ] {
+            settings.insert(name.to_owned(), without_login(&url));
+        }
+        for name in SECRETS {
+            settings.insert(name.to_owned(), arn(name));
+        }
+        let guarded = Self { secrets, user, settings, database, redis, dir };
+        guarded.rotate("first: p/w@1").await;
+        guarded
+    }
+
+    /// Gives the user another password everywhere, and ends the connections that the old one opened.
+    async fn rotate(&self, password: &str) {
+        let user = &self.user;
+        let mut redis = redis_at(self.redis.url()).await;
+        redis::cmd("ACL")
+            .arg(&["SETUSER", user, "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"])
+            .exec_async(&mut redis)
+            .await
+            .unwrap();
+        let clients = redis::cmd("CLIENT").arg(&["KILL", "USER", user]).query_async::<i64>(&mut redis).await;
+        clients.unwrap();
+
+        let console = std::env::var("RABBITMQ_MANAGEMENT_URL").unwrap();
+        let http = reqwest::Client::builder().tls_certs_only([]).build().unwrap();
+        let put = |path: String, body| http.put(format!("{console}/api/{path}")).json(&body).send();
+        let login = serde_json::json!({"password": password, "tags": ""});
+        put(format!("users/{user}"), login).await.unwrap().error_for_status().unwrap();
+        let all = serde_json::json!({"configure": ".*", "write": ".*", "read": ".*"});
+        put(format!("permissions/%2f/{user}"), all).await.unwrap().error_for_status().unwrap();
+        let connections = format!("{console}/api/connections/username/{user}");
+        http.delete(connections).send().await.unwrap().error_for_status().unwrap();
+
+        let mysql = mysql_async::Pool::from_url(std::env::var("MYSQL_URL").unwrap()).unwrap();
+        let mut mysql = mysql.get_conn().await.unwrap();
+        let (_, database) = self.database.rsplit_once('/').unwrap();
+        for statement in [
+            format!("CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}'"),
+            format!("ALTER USER '{user}'@'127.0.0.1' IDENTIFIED BY '{password}'"),
+            format!("GRANT ALL PRIVILEGES ON `{database}`.* TO '{user}'@'127.0.0.1'"),
+        ] {
+            mysql.query_drop(statement).await.unwrap();
+        }
+        let sessions: Vec<u64> =
+            mysql.exec("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = ?", (user,)).await.unwrap();
+        for session in sessions {
+            let _ = mysql.query_drop(format!("KILL {session}")).await; // it may have ended by itself
+        }
+        for name in SECRETS {
+            self.secrets.keep(&arn(name), user, password);
+        }
+    }
+
+    async fn world(&self) -> World {
+        with_all(&self.settings).await
+    }
+
+    async fn stop(mut self) {
+        self.redis.stop().await.unwrap();
+        self.dir.finish(true).unwrap();
+    }
+}
+
+async fn with_all(settings: &Settings) -> World {
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    World::with(&settings).await
+}
+
+fn arn(setting: &str) -> String {
+    format!("arn:aws:secretsmanager:eu-central-1:123456789012:secret:{setting}-a1b2c3")
+}
+
+fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, place)| place))
+}
+
+#[tokio::test]
+async fn each_login_is_fetched_once_by_a_function_however_many_people_come() {
+    let guarded = Guarded::start().await;
+    let world = guarded.world().await;
+    let before = guarded.secrets.asked().len();
+    let signup = world.signup();
+    signup.warm_up().await;
+    let mut asked = guarded.secrets.asked().split_off(before);
+    asked.sort();
+    assert_eq!(asked, [arn("AMQP_SECRET_ARN"), arn("REDIS_SECRET_ARN")]);
+
+    let sale = Sale::open(&world, signup, 50).await;
+    let before = guarded.secrets.asked().len();
+    sale.grant("guarded", 50).await;
+    assert_eq!(guarded.secrets.asked().len(), before);
+    sale.comes_home(50).await;
+    guarded.stop().await;
+}
+
+#[tokio::test]
+async fn logins_that_were_rotated_are_fetched_again_and_nobody_notices() {
+    let guarded = Guarded::start().await;
+    let world = guarded.world().await;
+    let (signup, consumer) = (world.signup(), world.consumer());
+    signup.warm_up().await;
+    consumer.warm_up().await;
+    let fetched = Instant::now();
+    let sale = Sale::open(&world, signup, 40).await;
+    sale.grant("before", 20).await;
+    let bodies = |messages: Vec<tests::Message>| tests::mq_event(messages.into_iter().map(|message| message.body));
+    world.consume(&consumer, bodies(world.drain_signups().await)).await.unwrap();
+
+    // A login that was fetched a moment ago is not fetched again.
+    tokio::time::sleep_until((fetched + FETCH_AGAIN_AFTER).into()).await;
+    guarded.rotate("second: p/w@2").await;
+    // The same corner, looked at with the login of now.
+    let world = with_all(&world.settings).await;
+    sale.grant("after", 20).await;
+    assert_eq!(world.queued().await, 20, "published with the new login");
+    world.consume(&consumer, bodies(world.drain_signups().await)).await.unwrap();
+    assert_eq!(world.active(sale.id).await, Some(40));
+    assert_eq!(world.outbox(sale.id).await, [""; 0]);
+    guarded.stop().await;
+}
+
+#[tokio::test]
+async fn while_secrets_manager_is_down_a_function_starts_and_heals_when_it_is_back() {
+    let guarded = Guarded::start().await;
+    let world = guarded.world().await;
+    let signup = world.signup();
+    guarded.secrets.set_down(true);
+    signup.warm_up().await;
+    let mut sale = Sale::open(&world, world.signup(), 10).await;
+    sale.goes_on_with(signup);
+    let begun = Instant::now();
+    sale.expect("POST", "alice", 503).await;
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    guarded.secrets.set_down(false);
+    sale.expect("POST", "alice", 202).await;
+    guarded.stop().await;
+}
+
+#[tokio::test]
+async fn a_secret_that_is_no_login_or_not_there_is_named_and_never_shown() {
+    let secrets = SecretsManager::start().await;
+    for (text, said) in [
+        (None, "refuses the secret"),
+        (Some("hunter2"), "holds no login"),
+        (Some(r#"{"username":"hunter2"}"#), "holds no login"),
+        (Some(r#"["hunter2"]"#), "holds no login"),
+    ] {
+        let id = format!("arn:aws:secretsmanager:eu-central-1:123456789012:secret:odd-{}", rand::random::<u32>());
+        if let Some(text) = text {
+            secrets.keep_text(&id, text);
+        }
+        let mut settings = secrets.settings();
+        settings.insert("REDIS_URL".to_owned(), without_login(&one_redis()));
+        settings.insert("MYSQL_URL".to_owned(), without_login(&std::env::var("MYSQL_URL").unwrap()));
+        settings.extend(["REDIS_SECRET_ARN", "MYSQL_SECRET_ARN"].map(|name| (name.to_owned(), id.clone())));
+        let lookup = |name: &str| settings.get(name).cloned();
+        let env = Env::new(&lookup);
+        let redis = Reservations::new(&RedisConfig::from_env(&env).unwrap()).warm_up().await.unwrap_err().to_string();
+        let mysql = Store::new(&MysqlConfig::from_env(&env).unwrap()).warm_up().await.unwrap_err().to_string();
+        for line in [redis, mysql] {
+            assert!(line.contains(said) && line.contains(&id), "{line}");
+            assert!(!line.contains("hunter2") && !line.contains('\n'), "{line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_stays_wrong_is_not_fetched_again_by_every_request() {
+    let guarded = Guarded::start().await;
+    let world = guarded.world().await;
+    let mut sale = Sale::open(&world, world.signup(), 10).await;
+    let wrong = arn("WRONG");
+    guarded.secrets.keep(&wrong, &guarded.user, "wrong");
+    let mut settings = guarded.settings.clone();
+    settings.insert("REDIS_SECRET_ARN".to_owned(), wrong.clone());
+    let lookup = |name: &str| settings.get(name).cloned();
+    sale.goes_on_with(signup::App::from_env(&Env::new(&lookup)).unwrap());
+    for _ in 0..50 {
+        sale.expect("POST", "alice", 503).await;
+    }
+    let asked = guarded.secrets.asked().iter().filter(|id| **id == wrong).count();
+    assert!((1..=3).contains(&asked), "asked {asked} times");
+    guarded.stop().await;
+}
