@@ -206,7 +206,7 @@ fn busy_for() -> Duration {
 
 /// Waits until the replica of this node holds what the node does.
 async fn wait_for_replica(cluster: &RedisCluster, node: usize) {
-    let mut connection = redis_at(&cluster.nodes.url_of(node)).await;
+    let mut connection = redis_at(&cluster.url_of(node)).await;
     let wait = redis::cmd("WAIT").arg(1).arg(10_000).to_owned();
     let holding: u32 = wait.query_async(&mut connection).await.unwrap();
     assert_eq!(holding, 1);
