@@ -83,7 +83,10 @@ async fn each_primary_that_lost_its_memory_is_filled_again_and_the_activities_on
     world.pump().await.unwrap();
     let nodes = [0, 1, 2];
     // What is known, and what is missing, is on two of these nodes itself.
-    assert_ne!(cluster.nodes.primary_of(ACTIVITIES_KEY).await.unwrap(), cluster.nodes.primary_of(REBUILD_KEY).await.unwrap());
+    assert_ne!(
+        cluster.nodes.primary_of(ACTIVITIES_KEY).await.unwrap(),
+        cluster.nodes.primary_of(REBUILD_KEY).await.unwrap()
+    );
     for (node, sale) in nodes.into_iter().zip(&sales) {
         let queued = format!("queued-{node}");
         sale.expect("POST", &queued, 202).await;

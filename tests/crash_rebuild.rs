@@ -153,7 +153,7 @@ async fn a_note_that_an_overtaken_run_left_is_forgotten_and_does_not_stand_for_t
     reconciled_behind_a_barrier(&world, 1).await;
     // As if another run had noticed the same loss, and died when this one had brought the activity back.
     let noticed = world.reservations().notice(&[id]).await.unwrap();
-    world.reservations().pass(noticed.barrier).await.unwrap();
+    world.reservations().pass(0, noticed.barrier).await.unwrap();
     world.reconciled(json!({})).await;
     assert_eq!(call(&world.signup(), "DELETE", id, "ann").await.status, 202);
     receipts.remove(0);

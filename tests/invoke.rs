@@ -27,7 +27,7 @@ async fn world_of_samples(redis_database: u8) -> World {
 
 fn provisioned(world: &World) -> Value {
     json!({
-        "queue": world.topology().queue,
+        "queues": [world.topology().queue],
         "parkedQueue": world.topology().parked_queue(),
         "migrationsApplied": ["V1__create_activity", "V2__create_user_activity"]
     })

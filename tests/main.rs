@@ -27,6 +27,8 @@ mod provision;
 mod provision_cloudformation;
 mod publishing;
 mod publishing_outages;
+mod queues;
+mod queues_reconcile;
 mod reconcile_archive;
 mod reconcile_compare;
 mod reconcile_damaged;

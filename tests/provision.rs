@@ -39,7 +39,12 @@ async fn nowhere(settings: &[(&str, &str)]) -> World {
 fn provisioned(world: &World, migrations: &[&str]) -> Provisioned {
     let topology = world.topology();
     let migrations_applied = migrations.iter().map(|name| (*name).to_owned()).collect();
-    Provisioned { parked_queue: topology.parked_queue(), queue: topology.queue, migrations_applied }
+    Provisioned {
+        queues: topology.queue_names(),
+        left_over: Vec::new(),
+        parked_queue: topology.parked_queue(),
+        migrations_applied,
+    }
 }
 
 async fn table_names(world: &World) -> Vec<String> {

@@ -203,20 +203,26 @@ async fn barriers_rise_and_each_activity_waits_for_one_from_after_its_loss() {
     let reservations: Reservations = world.reservations();
     let (first, second) = (ActivityId::new(1), ActivityId::new(2));
     let one = reservations.notice(&[first]).await.unwrap();
-    assert_eq!((one.missing.clone(), one.passed), (vec![(first, one.barrier)], None));
-    assert!(!one.has_drained(one.barrier));
-    reservations.pass(one.barrier).await.unwrap();
+    assert_eq!(one.missing, [(first, one.barrier)]);
+    assert!(!reservations.passed().await.unwrap().through(0, one.barrier));
+    reservations.pass(0, one.barrier).await.unwrap();
 
     let two = reservations.notice(&[first, second]).await.unwrap();
     assert!(two.barrier > one.barrier);
     assert_eq!(two.missing, [(first, one.barrier), (second, two.barrier)]);
-    assert_eq!(two.passed, Some(one.barrier));
-    assert!(two.has_drained(one.barrier) && !two.has_drained(two.barrier));
+    let passed = reservations.passed().await.unwrap();
+    assert!(passed.through(0, one.barrier) && !passed.through(0, two.barrier));
+    assert!(!passed.through(1, one.barrier), "each queue has barriers of its own");
+    reservations.pass(7, two.barrier).await.unwrap();
+    let passed = reservations.passed().await.unwrap();
+    assert!(passed.through_all(&[0, 7], one.barrier) && !passed.through_all(&[0, 7], two.barrier));
+    assert!(!passed.through_all(&[0, 1, 7], one.barrier));
 
     reservations.forget_missing(first).await.unwrap();
     let three = reservations.notice(&[first]).await.unwrap();
     assert!(three.missing[0].1 > two.barrier, "a new loss waits for a new barrier");
-    reservations.pass(Barrier::new(three.barrier.get() + 1)).await.unwrap();
-    assert!(reservations.notice(&[first]).await.unwrap().passed > Some(three.barrier));
+    reservations.pass(0, Barrier::new(three.barrier.get() + 1)).await.unwrap();
+    assert!(reservations.passed().await.unwrap().through(0, three.barrier));
+    assert_eq!(reservations.noted_missing().await.unwrap().len(), 2, "the other fields are no activities");
     apart.stop().await;
 }

@@ -10,7 +10,7 @@ use tests::{Settings, World};
 const PASSWORD: &str = "hunter2";
 
 /// A setting, and values that a function must not start with; an empty one counts as missing.
-const MALFORMED: [(&str, &[&str]); 11] = [
+const MALFORMED: [(&str, &[&str]); 12] = [
     ("REDIS_URL", &["", "localhost:6379", "http://:hunter2@cache", "redis://", "redis://:hunter2@cache:port"]),
     ("REDIS_TIMEOUT_MS", &["0", "-1", "soon", "1.5", "60001", "99999999999999999999"]),
     ("REDIS_WAIT_REPLICAS", &["-1", "all", "11"]),
@@ -20,6 +20,7 @@ const MALFORMED: [(&str, &[&str]); 11] = [
     ("PUBLISH_TIMEOUT_MS", &["0", "-1", "soon", "60001"]),
     ("QUEUE_TYPE", &["stream", "Quorum", "quorum "]),
     ("SIGNUP_QUEUE", &[TOO_LONG]),
+    ("SIGNUP_QUEUES", &["0", "9", "-1", "two", "1.5"]),
     ("DEV_USER_HEADER", &["x user id", "x-user-id:", "é"]),
     ("MYSQL_URL", &["", "root:hunter2@db/onrush", "mysql://root:hunter2@db", "postgres://root:hunter2@db/onrush"]),
 ];
@@ -45,7 +46,7 @@ fn settings() -> Settings {
 async fn a_function_with_a_missing_or_malformed_setting_does_not_start_and_says_which() {
     type Start = fn(&Env<'_>) -> Result<(), String>;
     let all = ["REDIS_URL", "REDIS_TIMEOUT_MS", "REDIS_WAIT_REPLICAS", "OUTBOX_GRACE_SECS"];
-    let broker = ["AMQP_URL", "PUBLISH_TIMEOUT_MS", "QUEUE_TYPE", "SIGNUP_QUEUE"];
+    let broker = ["AMQP_URL", "PUBLISH_TIMEOUT_MS", "QUEUE_TYPE", "SIGNUP_QUEUE", "SIGNUP_QUEUES"];
     let signup: Start = |env| signup::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let activities: Start = |env| activities::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let consumer: Start = |env| consumer::App::from_env(env).map(drop).map_err(|error| error.to_string());

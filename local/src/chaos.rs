@@ -33,7 +33,7 @@ use anyhow::{Context, ensure};
 use crate::exec::stop_signal;
 use crate::functions::Profile;
 use crate::servers::{Choice, Fsync, RunDir, workspace_root};
-use crate::up::{Options, Stack};
+use crate::up::{Options, Stack, queues};
 
 use plan::Plan;
 use run::{Outcome, Run};
@@ -71,6 +71,9 @@ pub struct Args {
     /// Requests under way at a time; more than 100 waiting would stop `cargo lambda watch` for good
     #[arg(long, default_value_t = 24, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=32))]
     concurrency: u32,
+    /// How many queues share the sign-ups [default: 1 to 3, by the seed]
+    #[arg(long, value_name = "N", value_parser = queues())]
+    queues: Option<u16>,
     /// How to build the functions
     #[arg(long, value_enum, default_value_t = Profile::Release)]
     profile: Profile,
@@ -86,6 +89,11 @@ fn minutes(text: &str) -> anyhow::Result<f64> {
     let minutes: f64 = text.parse()?;
     anyhow::ensure!((0.1..=120.0).contains(&minutes), "from 0.1 to 120 minutes");
     Ok(minutes)
+}
+
+/// One queue in a third of the runs, since most have one.
+fn queues_of(seed: u64) -> u16 {
+    1 + (seed % 3) as u16
 }
 
 /// Where the files of the last run are.
@@ -122,7 +130,9 @@ impl Files {
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let seed = args.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
     let plan = Plan::of(seed, Duration::from_secs_f64(args.minutes * 60.0));
-    eprintln!("Chaos of seed {seed}, {} minutes: {} faults", args.minutes, plan.in_order().len());
+    let queues = args.queues.unwrap_or_else(|| queues_of(seed));
+    let length = args.minutes;
+    eprintln!("Chaos of seed {seed}, {length} minutes, {queues} queue(s): {} faults", plan.in_order().len());
     for fault in plan.in_order() {
         eprintln!("  {fault}");
     }
@@ -174,6 +184,7 @@ async fn hold(args: &Args, seed: u64, plan: &Plan, files: &Files, run_dir: &RunD
         reconcile_every: RECONCILE_EVERY,
         reports: Some(files.reports.clone()),
         fsync: Fsync::EachWrite,
+        queues: args.queues.unwrap_or_else(|| queues_of(seed)),
         ..Options::new(args.profile)
     };
     let mut stack = tokio::select! {

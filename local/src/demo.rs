@@ -19,7 +19,7 @@ use crate::exec::stop_signal;
 use crate::functions::Profile;
 use crate::sale::{self, Plan, Sale};
 use crate::servers::{Choice, RunDir, workspace_root};
-use crate::up::Stack;
+use crate::up::{Options, Stack, queues};
 use crate::verify::{Drained, Findings, HandedOut, Settings, drain, verify};
 pub use figures::{Figures, Latency};
 
@@ -50,6 +50,9 @@ pub struct Args {
     /// How to build the functions
     #[arg(long, value_enum, default_value_t = Profile::Release)]
     profile: Profile,
+    /// How many queues share the sign-ups
+    #[arg(long, env = "SIGNUP_QUEUES", default_value_t = 1, value_name = "N", value_parser = queues())]
+    queues: u16,
 }
 
 /// What came of a demo.
@@ -105,8 +108,9 @@ fn write(figures: &Figures, file: &std::path::Path) -> anyhow::Result<()> {
 /// Starts the stack, holds the sale and stops the stack; nothing comes of it where someone asked us to stop.
 async fn hold(args: &Args, run_dir: &RunDir) -> anyhow::Result<Option<Outcome>> {
     let begun = Instant::now();
+    let options = Options { queues: args.queues, ..Options::new(args.profile) };
     let stack = tokio::select! {
-        stack = Stack::start_with(run_dir.path(), args.profile) => stack?,
+        stack = Stack::start_as(run_dir.path(), &options) => stack?,
         () = stop_signal() => return Ok(None),
     };
     eprintln!("Everything is up after {:.1} s", begun.elapsed().as_secs_f64());
@@ -123,7 +127,7 @@ async fn hold(args: &Args, run_dir: &RunDir) -> anyhow::Result<Option<Outcome>> 
 
 /// The sale, from the activity to the checks.
 async fn sell_and_check(args: &Args, stack: &Stack) -> anyhow::Result<Outcome> {
-    let settings = Settings::from_variables(&stack.addresses.env())?;
+    let settings = Settings::from_variables(&stack.env())?;
     let (base_url, places) = (stack.base_url(), u64::from(args.places));
     let [activity, alone_activity] = activities(stack);
     create(base_url, activity, places).await?;

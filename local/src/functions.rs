@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::json;
+use shared::config::MAX_QUEUES;
 use tokio::sync::watch;
 
 use crate::servers::{Launch, Process, find_program, free_port, until_ready, workspace_root};
@@ -31,11 +32,11 @@ struct Function {
 }
 
 /// More than 100 requests waiting for one function stop `cargo lambda watch` for ever, so the functions behind the
-/// API take many at once. An event source mapping for RabbitMQ has one batch in flight, never more.
+/// API take many at once. An event source mapping for RabbitMQ has one batch in flight, and each queue has a mapping.
 const FUNCTIONS: [Function; 5] = [
     Function { name: "signup", concurrency: 64 },
     Function { name: "activities", concurrency: 16 },
-    Function { name: "consumer", concurrency: 1 },
+    Function { name: "consumer", concurrency: MAX_QUEUES },
     Function { name: "provision", concurrency: 1 },
     Function { name: "reconcile", concurrency: 1 },
 ];

@@ -5,7 +5,8 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisFuture, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisFuture, Value};
+use shared::endpoint::Endpoint;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
@@ -21,18 +22,21 @@ pub enum RedisLink {
 
 impl RedisLink {
     /// Connects to the server at this address, or to the cluster that it belongs to.
-    pub async fn open(url: &str, is_cluster: bool, answer_within: Duration) -> RedisResult<Self> {
+    pub async fn open(endpoint: &Endpoint, is_cluster: bool, answer_within: Duration) -> anyhow::Result<Self> {
+        let url = endpoint.url().await?;
         if is_cluster {
-            let client = ClusterClient::builder([url])
+            let mut client = ClusterClient::builder([url.expose()])
                 .connection_timeout(CONNECT_WITHIN)
-                .response_timeout(answer_within)
-                .build()?;
-            return Ok(Self::Cluster(client.get_async_connection().await?));
+                .response_timeout(answer_within);
+            if let Some(certificates) = endpoint.redis_certificates(&url) {
+                client = client.certs(certificates);
+            }
+            return Ok(Self::Cluster(client.build()?.get_async_connection().await?));
         }
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_WITHIN))
             .set_response_timeout(Some(answer_within));
-        let client = redis::Client::open(url)?;
+        let client = endpoint.redis_client(&url)?;
         Ok(Self::Server(client.get_multiplexed_async_connection_with_config(&config).await?))
     }
 }

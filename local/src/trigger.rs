@@ -1,6 +1,6 @@
 //! A local event source mapping: it does what Amazon MQ's does for the deployed consumer.
 //!
-//! Invariants: one batch at a time; a batch is acknowledged only after the function took it, and put back whole when
+//! Each queue has one of its own. Invariants: one batch at a time; a batch is acknowledged only after the function took it, and put back whole when
 //! the function failed; after a failure the next attempt waits, longer each time; a lost broker is looked for again
 //! until it is back.
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::json;
+use shared::config::{Env, MAX_QUEUES, Topology};
 
 use crate::exec::stop_signal;
 use crate::functions::{Functions, Profile, Programs};
@@ -37,6 +38,8 @@ pub struct Options {
     pub reports: Option<PathBuf>,
     /// The care of Redis for its file.
     pub fsync: Fsync,
+    /// How many queues share the sign-ups.
+    pub queues: u16,
 }
 
 impl Options {
@@ -44,7 +47,7 @@ impl Options {
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         let (settings, reports) = (Vec::new(), None);
-        Self { profile, settings, reconcile_every: RECONCILE_EVERY, reports, fsync: Fsync::default() }
+        Self { profile, settings, reconcile_every: RECONCILE_EVERY, reports, fsync: Fsync::default(), queues: 1 }
     }
 }
 
@@ -53,14 +56,16 @@ impl Options {
 pub struct Stack {
     /// Runs `reconcile` from time to time.
     pub schedule: Schedule,
-    /// Hands messages to `consumer`.
-    pub trigger: Trigger,
+    /// Hand messages to `consumer`, each those of one queue.
+    pub triggers: Vec<Trigger>,
     /// The functions behind the API.
     pub functions: Functions,
     /// Where Redis, RabbitMQ and MySQL are.
     pub addresses: Addresses,
     /// These three, unless they were given.
     pub servers: Option<Servers>,
+    /// How many queues share the sign-ups.
+    pub queues: u16,
 }
 
 impl Stack {
@@ -84,21 +89,26 @@ impl Stack {
             Ok((Addresses::of(&servers), Some(servers)))
         };
         let ((addresses, servers), programs) = tokio::try_join!(servers, Programs::build(options.profile))?;
-        let settings = [addresses.env(), options.settings.clone()].concat();
+        let topology = Topology { queues: options.queues, ..Topology::from_env(&Env::process())? };
+        let settings = [addresses.env(), vec![queues_setting(options.queues)], options.settings.clone()].concat();
         let functions = Functions::start(&dir.join("functions"), &programs, &settings).await?;
         functions.invoke("provision", &json!({})).await?;
-        let invoker = functions.invoker();
-        let trigger = Trigger::start(trigger::Settings::new(&addresses.amqp_url), move |event| {
-            let invoker = invoker.clone();
-            async move { invoker.invoke("consumer", &event).await.map(|_| ()) }
-        });
+        let start_trigger = |queue| {
+            let settings = trigger::Settings { queue, ..trigger::Settings::new(&addresses.amqp_url) };
+            let invoker = functions.invoker();
+            Trigger::start(settings, move |event| {
+                let invoker = invoker.clone();
+                async move { invoker.invoke("consumer", &event).await.map(|_| ()) }
+            })
+        };
+        let triggers = topology.queue_names().into_iter().map(start_trigger).collect();
         let invoker = functions.invoker();
         let settings = schedule::Settings { every: options.reconcile_every, reports: options.reports.clone() };
         let schedule = Schedule::start(settings, move |event| {
             let invoker = invoker.clone();
             async move { invoker.invoke("reconcile", &event).await }
         });
-        Ok(Self { schedule, trigger, functions, addresses, servers })
+        Ok(Self { schedule, triggers, functions, addresses, servers, queues: options.queues })
     }
 
     /// Where the API is: `http://127.0.0.1:port`.
@@ -107,10 +117,18 @@ impl Stack {
         self.functions.base_url()
     }
 
-    /// Stops everything: first the trigger, so that it can finish its batch. One that takes long goes back to the queue.
+    /// The settings by which others find what this stack is made of.
+    #[must_use]
+    pub fn env(&self) -> Vec<(String, String)> {
+        [self.addresses.env(), vec![queues_setting(self.queues)]].concat()
+    }
+
+    /// Stops everything: first the triggers, so that they can finish their batches. One that takes long goes back to its
+    /// queue.
     pub async fn stop(self) -> anyhow::Result<()> {
         drop(self.schedule);
-        let _ = tokio::time::timeout(BATCH_LIMIT, self.trigger.stop()).await;
+        let stopped = futures::future::join_all(self.triggers.into_iter().map(Trigger::stop));
+        let _ = tokio::time::timeout(BATCH_LIMIT, stopped).await;
         self.functions.stop().await?;
         match self.servers {
             Some(servers) => servers.stop().await,
@@ -119,12 +137,24 @@ impl Stack {
     }
 }
 
+fn queues_setting(queues: u16) -> (String, String) {
+    ("SIGNUP_QUEUES".to_owned(), queues.to_string())
+}
+
 /// Options of `local up`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How to build the functions
     #[arg(long, value_enum, default_value_t = Profile::Release)]
     profile: Profile,
+    /// How many queues share the sign-ups
+    #[arg(long, env = "SIGNUP_QUEUES", default_value_t = 1, value_name = "N", value_parser = queues())]
+    queues: u16,
+}
+
+/// Reads a number of queues.
+pub(crate) fn queues() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES))
 }
 
 /// Starts the stack, says how to use it, and leaves it running until somebody asks us to stop.
@@ -132,8 +162,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run_dir = RunDir::create("up")?;
     eprintln!("Starting {}; logs in {}", Choice::from_env()?.starts(), run_dir.path().display());
     let begun = Instant::now();
+    let options = Options { queues: args.queues, ..Options::new(args.profile) };
     let started = tokio::select! {
-        stack = Stack::start_with(run_dir.path(), args.profile) => Some(stack),
+        stack = Stack::start_as(run_dir.path(), &options) => Some(stack),
         () = stop_signal() => None,
     };
     let mut stack = match started {
@@ -167,7 +198,7 @@ impl SettingsFile {
     fn write(stack: &Stack) -> anyhow::Result<Self> {
         let path = workspace_root().join("target/local/up.env");
         let quoted = |value: String| value.replace('\'', r"'\''");
-        let lines = stack.addresses.env().into_iter().map(|(key, value)| format!("{key}='{}'\n", quoted(value)));
+        let lines = stack.env().into_iter().map(|(key, value)| format!("{key}='{}'\n", quoted(value)));
         let _ = std::fs::remove_file(&path); // one that was left behind may be readable by others
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(lines.collect::<String>().as_bytes()))
@@ -185,17 +216,11 @@ impl Drop for SettingsFile {
 
 /// Tells of batches and runs that fail, and replaces functions that end.
 async fn watch(stack: &mut Stack) -> anyhow::Result<()> {
-    let mut progress = stack.trigger.progress();
+    let mut batches: Vec<_> = stack.triggers.iter().map(Trigger::progress).collect();
     let mut runs = stack.schedule.progress();
     let mut look = tokio::time::interval(LOOK_EVERY);
     loop {
         tokio::select! {
-            changed = progress.changed() => {
-                changed.context("the trigger has ended")?;
-                if let Some(problem) = &progress.borrow_and_update().problem {
-                    eprintln!("trigger: {problem}");
-                }
-            }
             changed = runs.changed() => {
                 changed.context("the schedule has ended")?;
                 if let Some(problem) = &runs.borrow_and_update().problem {
@@ -203,6 +228,13 @@ async fn watch(stack: &mut Stack) -> anyhow::Result<()> {
                 }
             }
             _ = look.tick() => {
+                for progress in &mut batches {
+                    if progress.has_changed().context("a trigger has ended")?
+                        && let Some(problem) = &progress.borrow_and_update().problem
+                    {
+                        eprintln!("trigger: {problem}");
+                    }
+                }
                 for function in stack.functions.replace_ended()? {
                     eprintln!("{function} had ended and is started again");
                 }

@@ -16,9 +16,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use shared::config::{Env, Secret, Topology};
+use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig, Secret, Topology};
 use shared::domain::ActivityId;
 
+use crate::up::queues;
 pub use drain::{Drained, Underway, drain};
 pub use findings::{
     Findings, Malformed, Miscounted, Missing, NAMED, Named, Note, Oversold, Place, SharedPlace, Standing, Twice,
@@ -38,7 +39,7 @@ What must be true once nothing is on its way any more:
   miscounted  the counts that are kept (taken, sequence, activity.active) are those of the people counted one by one
   missing     Redis and MySQL know the same activities
   malformed   no receipt and no row has another form
-  outbox, queued, parked   nothing waits: no outbox note, no message in the queue, none in the parked queue
+  outbox, queued, parked   nothing waits: no outbox note, no message in any queue, none in the parked queue
 It reads only. During a sale what is on its way shows as a finding; --drain-secs waits for it. The exit status is 0 only
 if nothing was found. People whom MySQL refuses since Redis lost writes show as lost: reconcile names them as a surplus.";
 
@@ -81,6 +82,9 @@ pub struct Settings {
     /// The queue of sign-ups; the parked queue is named after it
     #[arg(long = "signup-queue", env = "SIGNUP_QUEUE", default_value = "activity.signup.queue", value_name = "NAME")]
     pub queue: String,
+    /// How many queues share the sign-ups
+    #[arg(long = "signup-queues", env = "SIGNUP_QUEUES", default_value_t = 1, value_name = "N", value_parser = queues())]
+    pub queues: u16,
 }
 
 fn secret(text: &str) -> Result<Secret, Infallible> {
@@ -92,16 +96,36 @@ impl Settings {
     pub fn from_variables(variables: &[(String, String)]) -> anyhow::Result<Self> {
         let lookup = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
         let required = |name: &str| lookup(name).map(Secret::new).with_context(|| format!("{name} is not set"));
-        let queue = Topology::from_env(&Env::new(&lookup))?.queue;
+        let Topology { queue, queues, .. } = Topology::from_env(&Env::new(&lookup))?;
         let (redis_url, amqp_url) = (required("REDIS_URL")?, required("AMQP_URL")?);
         let redis_cluster = lookup("REDIS_CLUSTER").is_some_and(|value| value == "true");
-        Ok(Self { redis_url, redis_cluster, amqp_url, mysql_url: required("MYSQL_URL")?, queue })
+        Ok(Self { redis_url, redis_cluster, amqp_url, mysql_url: required("MYSQL_URL")?, queue, queues })
     }
 
-    /// Where messages wait that were given up.
-    pub fn parked_queue(&self) -> anyhow::Result<String> {
-        let queue = |name: &str| (name == "SIGNUP_QUEUE").then(|| self.queue.clone());
-        Ok(Topology::from_env(&Env::new(&queue))?.parked_queue())
+    /// The names on the broker.
+    pub fn topology(&self) -> anyhow::Result<Topology> {
+        Ok(Topology::from_env(&Env::new(&|name| self.variable(name)))?)
+    }
+
+    /// The servers, with the logins and the authorities that the environment names.
+    pub fn servers(&self) -> anyhow::Result<(RedisConfig, BrokerConfig, MysqlConfig)> {
+        let lookup = |name: &str| self.variable(name);
+        let env = Env::new(&lookup);
+        Ok((RedisConfig::from_env(&env)?, BrokerConfig::from_env(&env)?, MysqlConfig::from_env(&env)?))
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        match name {
+            "REDIS_URL" => Some(self.redis_url.expose().to_owned()),
+            "REDIS_CLUSTER" => Some(self.redis_cluster.to_string()),
+            "AMQP_URL" => Some(self.amqp_url.expose().to_owned()),
+            "MYSQL_URL" => Some(self.mysql_url.expose().to_owned()),
+            "SIGNUP_QUEUE" => Some(self.queue.clone()),
+            "SIGNUP_QUEUES" => Some(self.queues.to_string()),
+            "TLS_CA_FILE" => std::env::var(name).ok(),
+            _ if name.ends_with("_SECRET_ARN") || name.starts_with("AWS_") => std::env::var(name).ok(),
+            _ => None,
+        }
     }
 }
 
@@ -156,7 +180,10 @@ mod tests {
     fn the_settings_are_found_among_the_variables_and_print_no_address() {
         let settings = Settings::from_variables(&variables(&["REDIS_URL", "AMQP_URL", "MYSQL_URL"])).unwrap();
         assert_eq!(settings.queue, "activity.signup.queue");
-        assert_eq!(settings.parked_queue().unwrap(), "activity.signup.parked");
+        assert_eq!(settings.topology().unwrap().parked_queue(), "activity.signup.parked");
+        let several = [variables(&["REDIS_URL", "AMQP_URL", "MYSQL_URL"]), vec![("SIGNUP_QUEUES".into(), "2".into())]];
+        let settings = Settings::from_variables(&several.concat()).unwrap();
+        assert_eq!(settings.topology().unwrap().queue_names(), ["activity.signup.queue", "activity.signup.queue.1"]);
         assert!(!format!("{settings:?}").contains("hunter2"));
         assert!(!settings.redis_cluster);
         let cluster = [("REDIS_CLUSTER".to_owned(), "true".to_owned())];

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use local::functions::Profile;
 use local::servers::RunDir;
-use local::up::Stack;
+use local::up::{Options, Stack};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -15,7 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[tokio::test]
 async fn a_sign_up_reaches_its_row_and_a_killed_function_is_replaced() {
     let dir = RunDir::create("test").unwrap();
-    let mut stack = Stack::start_with(dir.path(), Profile::Dev).await.unwrap();
+    // Alice has one queue, bob the other.
+    let options = Options { queues: 2, ..Options::new(Profile::Dev) };
+    let mut stack = Stack::start_as(dir.path(), &options).await.unwrap();
+    assert_eq!(stack.triggers.len(), 2);
 
     let activity = json!({"title": "Hike", "capacity": 2, "opensAt": null, "closesAt": null, "state": "open"});
     let (status, _) = ask(&stack, Method::PUT, "/activities/42", "olga", Some(&activity)).await;
@@ -32,6 +35,9 @@ async fn a_sign_up_reaches_its_row_and_a_killed_function_is_replaced() {
     let (status, _) = ask(&stack, Method::POST, "/activities/42/signups", "bob", None).await;
     assert_eq!(status, StatusCode::ACCEPTED);
     confirmed(&stack, "bob").await;
+    for trigger in &stack.triggers {
+        assert_eq!(trigger.progress().borrow().messages, 1);
+    }
 
     stack.stop().await.unwrap();
     dir.finish(true).unwrap();
@@ -65,8 +71,9 @@ async fn confirmed(stack: &Stack, user: &str) {
         if receipt["status"] == "confirmed" {
             return;
         }
-        let problem = stack.trigger.progress().borrow().problem.clone();
-        assert!(begun.elapsed() < PATIENCE, "{user} is still {receipt}; the trigger says {problem:?}");
+        let problems: Vec<_> =
+            stack.triggers.iter().map(|trigger| trigger.progress().borrow().problem.clone()).collect();
+        assert!(begun.elapsed() < PATIENCE, "{user} is still {receipt}; the triggers say {problems:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

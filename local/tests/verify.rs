@@ -34,7 +34,7 @@ impl System {
         mysql.query_drop("ALTER TABLE activity DROP CONSTRAINT activity_never_oversold").await.unwrap();
         let broker = Connection::connect(servers.rabbitmq.url(), ConnectionProperties::default()).await.unwrap();
         let channel = broker.create_channel().await.unwrap();
-        for queue in [settings.queue.clone(), settings.parked_queue().unwrap()] {
+        for queue in [settings.queue.clone(), settings.topology().unwrap().parked_queue()] {
             let declared = channel.queue_declare(queue.into(), QueueDeclareOptions::default(), FieldTable::default());
             declared.await.unwrap();
         }
@@ -188,7 +188,7 @@ async fn receipts_handed_out_and_messages_left_over_are_held_against_the_stores(
 
     let channel = system.broker.create_channel().await.unwrap();
     channel.confirm_select(Default::default()).await.unwrap();
-    for queue in [&system.settings.queue, &system.settings.parked_queue().unwrap()] {
+    for queue in [&system.settings.queue, &system.settings.topology().unwrap().parked_queue()] {
         let sent =
             channel.basic_publish("".into(), queue.as_str().into(), Default::default(), b"{}", Default::default());
         sent.await.unwrap().await.unwrap();

@@ -21,7 +21,7 @@ use crate::domain::Signup;
 use crate::endpoint::{Endpoint, SecretsManagerError};
 use crate::message::TraceParent;
 use breaker::{Breaker, Pass};
-pub use bulk::{Depth, Sent};
+pub use bulk::{Depth, LeftOver, Sent};
 pub use link::ConnectError;
 use link::Link;
 use outgoing::OutgoingMessage;
@@ -126,6 +126,11 @@ impl Publisher {
             connecting: tokio::sync::Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// The names on the broker.
+    pub fn topology(&self) -> &Topology {
+        &self.inner.topology
     }
 
     /// Opens the connection ahead of the first request. A broker that does not accept it in a moment counts as failed.

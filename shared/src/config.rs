@@ -3,10 +3,14 @@
 //! A missing or malformed one is an error of one line that names it and says what it must be. Addresses hold
 //! passwords, so they are [`Secret`]s, which print nothing.
 
+mod topology;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use topology::{MAX_QUEUES, QueueType, Topology};
 
 use crate::endpoint::{Credentials, Endpoint, SecretsManager, TrustedAuthorities};
 
@@ -135,13 +139,13 @@ impl<'a> Env<'a> {
         }
     }
 
+    /// AMQP 0-9-1 names are short strings of 255 bytes, of which those that are made from this one may need some.
     fn short_string(&self, name: &'static str, default: &str) -> Result<String, ConfigError> {
         let value = self.get(name).unwrap_or_else(|| default.to_owned());
-        // AMQP 0-9-1 names are short strings.
-        if value.len() <= 255 {
+        if value.len() <= topology::LONGEST_NAME {
             Ok(value)
         } else {
-            Err(ConfigError::Malformed { name, expected: "a name of at most 255 bytes" })
+            Err(ConfigError::Malformed { name, expected: "a name of at most 248 bytes" })
         }
     }
 }
@@ -216,66 +220,6 @@ impl RedisConfig {
             return Err(ConfigError::Malformed { name, expected });
         }
         Ok((replicas > 0).then_some(ReplicaWait { replicas, timeout }))
-    }
-}
-
-/// What kind of queue the broker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueType {
-    /// Replicated and durable; the default.
-    Quorum,
-    /// For brokers without quorum queues.
-    Classic,
-}
-
-impl FromStr for QueueType {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "quorum" => Ok(Self::Quorum),
-            "classic" => Ok(Self::Classic),
-            _ => Err(()),
-        }
-    }
-}
-
-/// The names on the broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topology {
-    /// `SIGNUP_EXCHANGE` (`activity.signup.direct`).
-    pub exchange: String,
-    /// `SIGNUP_QUEUE` (`activity.signup.queue`).
-    pub queue: String,
-    /// `SIGNUP_ROUTING_KEY` (`activity.signup.routing`).
-    pub routing_key: String,
-    /// `QUEUE_TYPE` (`quorum`), or `classic`.
-    pub queue_type: QueueType,
-}
-
-impl Topology {
-    /// Reads the settings.
-    pub fn from_env(env: &Env<'_>) -> Result<Self, ConfigError> {
-        Ok(Self {
-            exchange: env.short_string("SIGNUP_EXCHANGE", "activity.signup.direct")?,
-            queue: env.short_string("SIGNUP_QUEUE", "activity.signup.queue")?,
-            routing_key: env.short_string("SIGNUP_ROUTING_KEY", "activity.signup.routing")?,
-            queue_type: env.parse_or("QUEUE_TYPE", "quorum or classic", QueueType::Quorum)?,
-        })
-    }
-
-    /// Where messages go that the consumer or the broker gave up: `activity.signup.dlx` for `activity.signup.queue`.
-    pub fn dead_letter_exchange(&self) -> String {
-        format!("{}.dlx", self.stem())
-    }
-
-    /// Where they wait for an operator: `activity.signup.parked` for `activity.signup.queue`.
-    pub fn parked_queue(&self) -> String {
-        format!("{}.parked", self.stem())
-    }
-
-    fn stem(&self) -> &str {
-        self.queue.strip_suffix(".queue").unwrap_or(&self.queue)
     }
 }
 
@@ -409,6 +353,10 @@ mod tests {
             ("PUBLISH_TIMEOUT_MS", "0"),
             ("PUBLISH_TIMEOUT_MS", "soon"),
             ("QUEUE_TYPE", "stream"),
+            ("SIGNUP_QUEUES", "0"),
+            ("SIGNUP_QUEUES", "9"),
+            ("SIGNUP_QUEUES", "-1"),
+            ("SIGNUP_QUEUES", "two"),
         ] {
             let line = broker_with(name, value).unwrap_err().to_string();
             assert!(line.starts_with(name) && !line.contains('\n') && !line.contains("hunter2"), "{line}");

@@ -19,8 +19,9 @@ pub fn to_json(signup: &Signup) -> Vec<u8> {
 /// The `type` property of a [`Barrier`].
 pub const BARRIER_TYPE: &str = "barrier.v1";
 
-/// A message that says only that it came out of the queue, and so did all that was published before it. Body:
-/// `{"barrier":1796040000123}`, a number that rises from one barrier to the next.
+/// A message that says only that it came out of its queue, and so did all that was published there before it. Body:
+/// `{"barrier":1796040000123}`, a number that rises from one barrier to the next; the same goes through every queue, and
+/// but for queue 0 it says which: `{"barrier":1796040000123,"queue":2}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Barrier(u64);
@@ -40,21 +41,28 @@ impl Barrier {
 #[derive(Serialize, Deserialize)]
 struct BarrierBody {
     barrier: Barrier,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    queue: u16,
 }
 
-/// Writes the body of a barrier.
-pub fn barrier_to_json(barrier: Barrier) -> Vec<u8> {
-    // Cannot fail: the type holds one number.
-    serde_json::to_vec(&BarrierBody { barrier }).unwrap_or_default()
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(queue: &u16) -> bool {
+    *queue == 0
 }
 
-/// Reads a body, if it is a barrier's.
-pub fn parse_barrier(body: &[u8]) -> Option<Barrier> {
+/// Writes the body of a barrier on its way through this queue.
+pub fn barrier_to_json(barrier: Barrier, queue: u16) -> Vec<u8> {
+    // Cannot fail: the type holds two numbers.
+    serde_json::to_vec(&BarrierBody { barrier, queue }).unwrap_or_default()
+}
+
+/// Reads a body, if it is a barrier's: the queue through which it was sent, and the barrier.
+pub fn parse_barrier(body: &[u8]) -> Option<(u16, Barrier)> {
     let body = body.trim_ascii();
     body.starts_with(br#"{"barrier""#)
         .then(|| serde_json::from_slice::<BarrierBody>(body).ok())
         .flatten()
-        .map(|body| body.barrier)
+        .map(|body| (body.queue, body.barrier))
 }
 
 /// The body is no sign-up, and never will be: the message can only be parked.
@@ -155,10 +163,13 @@ mod tests {
 
     #[test]
     fn a_barrier_reads_back_as_it_was_written_and_a_sign_up_is_none() {
-        let body = barrier_to_json(Barrier::new(1_796_040_000_123));
-        assert_eq!(body, br#"{"barrier":1796040000123}"#);
-        assert_eq!(parse_barrier(&body), Some(Barrier::new(1_796_040_000_123)));
-        for other in [BODY, r#"{"barrier":"x"}"#, r#"{"barrier":-1}"#, "", "1:2:3"] {
+        let barrier = Barrier::new(1_796_040_000_123);
+        for (queue, expected) in [(0, r#"{"barrier":1796040000123}"#), (2, r#"{"barrier":1796040000123,"queue":2}"#)] {
+            let body = barrier_to_json(barrier, queue);
+            assert_eq!(body, expected.as_bytes());
+            assert_eq!(parse_barrier(&body), Some((queue, barrier)));
+        }
+        for other in [BODY, r#"{"barrier":"x"}"#, r#"{"barrier":-1}"#, r#"{"barrier":1,"queue":-1}"#, "", "1:2:3"] {
             assert_eq!(parse_barrier(other.as_bytes()), None, "{other}");
         }
     }

@@ -21,7 +21,7 @@ use crate::domain::{Activity, ActivityId, Signup, Timestamp, UserId, Version};
 use crate::endpoint::SecretsManagerError;
 use connection::{Connection, TooFewReplicas};
 pub use mending::{Archive, RECEIPTS_PAGE, Restored, Seen, Standing};
-pub use rebuilding::{NOTICE_CHUNK, Noticed, REBUILD_KEY};
+pub use rebuilding::{NOTICE_CHUNK, Noticed, Passed, REBUILD_KEY};
 pub use receipt::{MalformedReceipt, StoredReceipt};
 pub use relaying::{CLAIM_CHUNK, Claimed};
 use replies::Reply;

@@ -26,6 +26,6 @@ pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
 pub use once::Once;
 pub use proxy::Proxy;
-pub use redis::{one_redis, redis_at, redis_cluster_at};
+pub use redis::{one_redis, redis_at, redis_behind};
 pub use sale::Sale;
 pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

@@ -6,7 +6,7 @@ use lapin::options::{
     BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
 };
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Connection};
 use serde_json::{Value, json};
 use shared::domain::ActivityId;
 
@@ -31,7 +31,8 @@ impl Message {
 impl World {
     /// A connection to the broker.
     pub async fn amqp(&self) -> Connection {
-        Connection::connect(&self.settings["AMQP_URL"], ConnectionProperties::default()).await.unwrap()
+        let endpoint = self.broker_config().endpoint;
+        endpoint.amqp_connection(&endpoint.url().await.unwrap(), "onrush-test").await.unwrap()
     }
 
     /// Takes everything out of a queue.
@@ -47,13 +48,26 @@ impl World {
         messages
     }
 
-    /// Messages that wait in the sign-up queue.
+    /// Messages that wait in all sign-up queues.
     pub async fn queued(&self) -> u32 {
+        self.queued_in_each().await.into_iter().sum()
+    }
+
+    /// Messages that wait in each sign-up queue.
+    pub async fn queued_in_each(&self) -> Vec<u32> {
+        let mut counts = Vec::new();
+        for queue in self.topology().queue_names() {
+            counts.push(self.queued_in(&queue).await);
+        }
+        counts
+    }
+
+    /// Messages that wait in this queue.
+    pub async fn queued_in(&self, queue: &str) -> u32 {
         let connection = self.amqp().await;
         let channel = connection.create_channel().await.unwrap();
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let queue = self.topology().queue;
-        let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default()).await.unwrap();
+        let declared = channel.queue_declare(queue.into(), passive, FieldTable::default()).await.unwrap();
         connection.close(200, "done".into()).await.unwrap();
         declared.message_count()
     }
@@ -83,9 +97,13 @@ impl World {
         connection.close(200, "done".into()).await.unwrap();
     }
 
-    /// Takes everything out of the sign-up queue.
+    /// Takes everything out of the sign-up queues, one after the other.
     pub async fn drain_signups(&self) -> Vec<Message> {
-        self.drain(&self.topology().queue).await
+        let mut messages = Vec::new();
+        for queue in self.topology().queue_names() {
+            messages.extend(self.drain(&queue).await);
+        }
+        messages
     }
 
     /// Takes everything out of the parked queue.

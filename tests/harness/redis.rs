@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use local::redis_link::RedisLink;
+use shared::config::Secret;
+use shared::endpoint::Endpoint;
 
 /// Patient with a busy machine, and with commands that wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// A connection to this server.
 pub async fn redis_at(url: &str) -> RedisLink {
-    RedisLink::open(url, false, ANSWER_WITHIN).await.unwrap()
+    redis_behind(&Endpoint::new(Secret::new(url)), false).await
 }
 
-/// Connections to the cluster that this node belongs to.
-pub async fn redis_cluster_at(url: &str) -> RedisLink {
-    RedisLink::open(url, true, ANSWER_WITHIN).await.unwrap()
+/// A connection to this server, or to the cluster that it belongs to.
+pub async fn redis_behind(endpoint: &Endpoint, is_cluster: bool) -> RedisLink {
+    RedisLink::open(endpoint, is_cluster, ANSWER_WITHIN).await.unwrap()
 }
 
 /// The one server that there always is, for a test about the connection to one.

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use lambda_runtime::{Context, LambdaEvent};
 use local::redis_link::RedisLink;
 use local::servers::{Redis, RedisCluster, RunDir};
+use mysql_async::Pool;
 use mysql_async::prelude::Queryable;
-use mysql_async::{OptsBuilder, Pool};
 use redis::AsyncCommands;
 use serde_json::Value;
-use shared::config::{BrokerConfig, Env, Topology};
+use shared::config::{BrokerConfig, Env, MysqlConfig, RedisConfig, Topology};
 use shared::domain::ActivityId;
 use shared::reservations::{ActivityKeys, Reservations};
 use shared::store::Store;
 
-use crate::{Reply, ask, event_for, redis_at, redis_cluster_at};
+use crate::{Reply, ask, event_for, redis_behind};
 
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
@@ -33,7 +33,7 @@ pub struct Apart {
 }
 
 enum Own {
-    Server(Redis),
+    Server(Box<Redis>),
     Cluster(RedisCluster),
 }
 
@@ -93,7 +93,7 @@ impl World {
         let dir = RunDir::create("test").unwrap();
         let redis = Redis::start(dir.path()).await.unwrap();
         let url = redis.url().to_owned();
-        Self::beside(&[("REDIS_URL", &url)], own, Apart { redis: Own::Server(redis), dir }).await
+        Self::beside(&[("REDIS_URL", &url)], own, Apart { redis: Own::Server(redis.into()), dir }).await
     }
 
     async fn beside(redis: &[(&str, &str)], own: &[(&str, &str)], apart: Apart) -> (Self, Apart) {
@@ -121,18 +121,16 @@ impl World {
             settings.insert("REDIS_CLUSTER".to_owned(), "false".to_owned());
         }
         settings.extend(own.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        let url = |key: &str| {
-            settings.get(key).cloned().unwrap_or_else(|| {
-                panic!("{key} is not set: run `make test`, or `cargo run -p local -- exec -- cargo nextest run`")
-            })
-        };
-        let is_cluster = settings.get("REDIS_CLUSTER").is_some_and(|value| value == "true");
-        let redis_url = url("REDIS_URL");
-        let redis = if is_cluster { redis_cluster_at(&redis_url).await } else { redis_at(&redis_url).await };
-        let opts = mysql_async::Opts::from_url(&url("MYSQL_URL")).unwrap();
-        let mysql =
-            Pool::new(OptsBuilder::from_opts(opts).prefer_socket(false).setup(vec!["SET time_zone = '+00:00'"]));
-        url("AMQP_URL");
+        for key in ["REDIS_URL", "AMQP_URL", "MYSQL_URL"] {
+            let is_set = settings.contains_key(key);
+            assert!(is_set, "{key} is not set: run `make test`, or `cargo run -p local -- exec -- cargo nextest run`");
+        }
+        let lookup = |name: &str| settings.get(name).cloned();
+        let env = Env::new(&lookup);
+        let (redis, mysql) = (RedisConfig::from_env(&env).unwrap(), MysqlConfig::from_env(&env).unwrap());
+        let options = mysql.endpoint.mysql_options(&mysql.endpoint.url().await.unwrap()).unwrap();
+        let mysql = Pool::new(options.setup(vec!["SET time_zone = '+00:00'"]));
+        let redis = redis_behind(&redis.endpoint, redis.cluster).await;
         Self { settings, redis, mysql }
     }
 
@@ -180,12 +178,12 @@ impl World {
 
     /// The reservations, as the functions use them.
     pub fn reservations(&self) -> Reservations {
-        Reservations::new(&self.build(shared::config::RedisConfig::from_env))
+        Reservations::new(&self.build(RedisConfig::from_env))
     }
 
     /// The record, as the functions use it.
     pub fn store(&self) -> Store {
-        Store::new(&self.build(shared::config::MysqlConfig::from_env))
+        Store::new(&self.build(MysqlConfig::from_env))
     }
 
     /// The broker's settings.
@@ -285,7 +283,21 @@ impl World {
         serde_json::to_value(report).unwrap()
     }
 
-    /// Hands everything in the queue to the consumer, as the event source would.
+    /// Hands everything in one queue to the consumer, as its event source would.
+    pub async fn pump_queue(&self, queue: u16) -> Option<consumer::Report> {
+        let name = self.topology().queue_name(queue);
+        let bodies: Vec<_> = self.drain(&name).await.into_iter().map(|message| message.body).collect();
+        if bodies.is_empty() {
+            return None;
+        }
+        let mut event = crate::mq_event(bodies);
+        let queues = event["rmqMessagesByQueue"].as_object_mut().unwrap();
+        let messages = queues.remove("activity.signup.queue::/").unwrap();
+        queues.insert(format!("{name}::/"), messages);
+        Some(self.consume(&self.consumer(), event).await.unwrap())
+    }
+
+    /// Hands everything in the queues to the consumer, as the event source would.
     pub async fn pump(&self) -> Option<consumer::Report> {
         let bodies: Vec<_> = self.drain_signups().await.into_iter().map(|message| message.body).collect();
         if bodies.is_empty() {

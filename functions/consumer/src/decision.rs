@@ -13,8 +13,8 @@ use crate::event::{Content, Delivery, Envelope};
 pub enum Decision {
     /// Write the fact.
     Upsert(Signup, Envelope),
-    /// Say that it came, once all before it is done.
-    Pass(Barrier),
+    /// Say that it came out of this queue, once all before it is done.
+    Pass(u16, Barrier),
     /// It can never succeed: put it aside for an operator.
     Park(Parked),
 }
@@ -53,7 +53,7 @@ pub fn decide(delivery: Delivery, now: Timestamp) -> Decision {
     let Delivery { content, envelope } = delivery;
     let (body, reason) = match content {
         Content::Body(body) => match (message::parse_barrier(&body), message::parse(&body)) {
-            (Some(barrier), _) => return Decision::Pass(barrier),
+            (Some((queue, barrier)), _) => return Decision::Pass(queue, barrier),
             (None, Ok(signup)) if signup.version.get() <= now.as_ms() + MAX_AHEAD_MS => {
                 return Decision::Upsert(signup, envelope);
             }
@@ -74,8 +74,8 @@ pub struct Batch {
     pub signups: Vec<Signup>,
     /// Messages for an operator.
     pub parked: Vec<Parked>,
-    /// The latest barrier.
-    pub barrier: Option<Barrier>,
+    /// The latest barrier of each queue.
+    pub barriers: BTreeMap<u16, Barrier>,
     /// How often facts were replayed by an operator, of those that were.
     pub replays: HashMap<(ActivityId, UserId), u32>,
 }
@@ -84,7 +84,7 @@ impl Batch {
     /// Sorts out the messages, which came at `now`.
     pub fn of(deliveries: Vec<Delivery>, now: Timestamp) -> Self {
         let mut newest: BTreeMap<(ActivityId, UserId), Signup> = BTreeMap::new();
-        let (mut parked, mut barrier, mut replays) = (Vec::new(), None, HashMap::new());
+        let (mut parked, mut barriers, mut replays) = (Vec::new(), BTreeMap::new(), HashMap::new());
         for delivery in deliveries {
             match decide(delivery, now) {
                 Decision::Upsert(signup, envelope) => {
@@ -99,12 +99,17 @@ impl Batch {
                         }
                     }
                 }
-                Decision::Pass(passed) => barrier = barrier.max(Some(passed)),
+                Decision::Pass(queue, passed) => {
+                    barriers
+                        .entry(queue)
+                        .and_modify(|latest: &mut Barrier| *latest = passed.max(*latest))
+                        .or_insert(passed);
+                }
                 Decision::Park(message) => parked.push(message),
             }
         }
         let (cancellations, signups) = newest.into_values().partition(|fact| fact.status == SignupStatus::Cancelled);
-        Self { cancellations, signups, parked, barrier, replays }
+        Self { cancellations, signups, parked, barriers, replays }
     }
 }
 
@@ -171,12 +176,19 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_barrier_of_a_batch_counts() {
+    fn the_latest_barrier_of_each_queue_counts() {
         let of = |bodies: &[&str]| {
             Batch::of(bodies.iter().map(|body| delivery(body.as_bytes())).collect(), Timestamp::now())
         };
-        assert_eq!(of(&[r#"{"barrier":5}"#, r#"{"barrier":7}"#, r#"{"barrier":6}"#]).barrier, Some(Barrier::new(7)));
+        let batch = of(&[
+            r#"{"barrier":5}"#,
+            r#"{"barrier":9,"queue":2}"#,
+            r#"{"barrier":7}"#,
+            r#"{"barrier":6}"#,
+            r#"{"barrier":8,"queue":2}"#,
+        ]);
+        assert_eq!(batch.barriers, [(0, Barrier::new(7)), (2, Barrier::new(9))].into());
         let batch = of(&["1001:42:1796040000123"]);
-        assert_eq!((batch.barrier, batch.signups.len()), (None, 1));
+        assert_eq!((batch.barriers.len(), batch.signups.len()), (0, 1));
     }
 }

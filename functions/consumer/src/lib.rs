@@ -1,7 +1,7 @@
 //! The `consumer` function: moves sign-ups from RabbitMQ into MySQL.
 //!
-//! The event source delivers at least once, sends a whole batch again after an error, and runs one batch at a time.
-//! So a batch fails only where trying again helps; a message that can never succeed is parked; and writing a fact
+//! The event source delivers at least once, sends a whole batch again after an error, and runs one batch at a time for
+//! each queue; with several queues, batches of the same activity meet in MySQL. So a batch fails only where trying again helps; a message that can never succeed is parked; and writing a fact
 //! again changes nothing.
 
 pub mod decision;
@@ -98,7 +98,7 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     let batch = Batch::of(deliveries, Timestamp::now());
 
     shared::fail_point!("consumer.before-upsert");
-    let recorded = record(&app.store, &batch, deadline).await;
+    let recorded = record(&app.store, &batch, app.publisher.topology().queues, deadline).await;
     shared::fail_point!("consumer.before-settle");
     let settled = settle(app, &recorded.known, deadline).await;
     for fact in &recorded.surplus {
@@ -113,10 +113,10 @@ pub async fn handle(app: &App, event: LambdaEvent<serde_json::Value>) -> Result<
     park(app, &parked, deadline).await?;
     shared::fail_point!("consumer.before-postpone");
     postpone(app, &recorded.refused).await;
-    if let Some(barrier) = batch.barrier
-        && let Err(error) = app.reservations.pass(barrier).await
-    {
-        tracing::warn!(%error, "a barrier came out of the queue unseen; it will be sent again");
+    for (queue, barrier) in &batch.barriers {
+        if let Err(error) = app.reservations.pass(*queue, *barrier).await {
+            tracing::warn!(%error, queue, "a barrier came out of the queue unseen; it will be sent again");
+        }
     }
     shared::fail_point!("consumer.before-reply");
     let Recorded { written, stale, surplus, .. } = recorded;

@@ -1,11 +1,12 @@
 //! Writes the facts of a batch into MySQL, chunk by chunk.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use shared::domain::{Signup, Version};
 use shared::message;
 use shared::store::{Store, StoreError, UPSERT_CHUNK, Upserted};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::decision::{Batch, Parked};
 use crate::event::Envelope;
@@ -36,8 +37,33 @@ impl<'a> Recorded<'a> {
     }
 }
 
+/// How long sign-ups that found no room wait for cancellations that are on their way in another queue.
+const ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// How many of them are tried again, one by one. The others have their outbox notes.
+const MOST_TRIED_AGAIN: usize = 100;
+
 /// Writes the facts, the cancellations first. A chunk that holds a refused row is halved until the row stands alone.
-pub(crate) async fn record<'a>(store: &Store, batch: &'a Batch, deadline: Instant) -> Recorded<'a> {
+/// With several `queues` the cancellation that makes room for a sign-up may come just after it.
+pub(crate) async fn record<'a>(store: &Store, batch: &'a Batch, queues: u16, deadline: Instant) -> Recorded<'a> {
+    let mut recorded = record_once(store, batch, deadline).await;
+    let may_wait = recorded.stopped_by.is_none() && Instant::now() + ROOM_WAIT < deadline;
+    if queues > 1 && may_wait && !recorded.surplus.is_empty() {
+        sleep(ROOM_WAIT).await;
+        let crowded = std::mem::take(&mut recorded.surplus);
+        let (again, others) = crowded.split_at(MOST_TRIED_AGAIN.min(crowded.len()));
+        for fact in again {
+            match store.upsert(std::slice::from_ref(*fact), deadline).await {
+                Ok(upserted) => recorded.add(upserted),
+                Err(_) => recorded.surplus.push(fact),
+            }
+        }
+        recorded.surplus.extend(others);
+    }
+    recorded
+}
+
+async fn record_once<'a>(store: &Store, batch: &'a Batch, deadline: Instant) -> Recorded<'a> {
     let mut recorded = Recorded::default();
     let chunks = batch.cancellations.chunks(UPSERT_CHUNK).chain(batch.signups.chunks(UPSERT_CHUNK));
     let mut chunks: VecDeque<&[Signup]> = chunks.collect();

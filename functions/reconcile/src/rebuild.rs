@@ -1,5 +1,7 @@
 //! Loads activities that Redis lost again from MySQL. Until one is back, sign-ups for it are answered with 503.
 
+use std::collections::BTreeSet;
+
 use shared::comparison::{self, Mode};
 use shared::domain::ActivityId;
 use shared::reservations::NOTICE_CHUNK;
@@ -28,8 +30,9 @@ pub(crate) async fn rebuild(app: &App, run: Run, survey: &Survey, aside: &mut As
     }
     let ids: Vec<ActivityId> = lost.iter().map(|stored| stored.id).collect();
     for chunk in ids.chunks(NOTICE_CHUNK) {
-        let (drained, waiting) = drained(app, run, chunk).await?;
+        let Divided { drained, waiting, held_up_by } = divide(app, run, chunk).await?;
         report.waiting.extend(waiting);
+        report.held_up_by.extend(held_up_by);
         for id in drained {
             let in_time = Instant::now() < run.deadline;
             let back = if in_time { bring_back(app, run, id).await } else { Ok(false) };
@@ -55,17 +58,34 @@ async fn forget_found(app: &App) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Divides the missing ones: for which has all come out of the queue that was published before the loss?
-async fn drained(app: &App, run: Run, ids: &[ActivityId]) -> Result<(Vec<ActivityId>, Vec<ActivityId>), StepError> {
-    let mut noticed = app.reservations.notice(ids).await?;
-    if noticed.missing.iter().any(|(_, waits_for)| !noticed.has_drained(*waits_for)) {
+/// Missing activities.
+#[derive(Default)]
+struct Divided {
+    /// All has come out of the queues that was published before the loss.
+    drained: Vec<ActivityId>,
+    /// Something may still be in them.
+    waiting: Vec<ActivityId>,
+    /// In these.
+    held_up_by: BTreeSet<String>,
+}
+
+async fn divide(app: &App, run: Run, ids: &[ActivityId]) -> Result<Divided, StepError> {
+    let noticed = app.reservations.notice(ids).await?;
+    let mut passage = barrier::look(app, run).await?;
+    if noticed.missing.iter().any(|(_, waits_for)| !passage.is_through(*waits_for)) {
         shared::fail_point!("rebuild.before-barrier");
-        noticed.passed = barrier::send_and_await(app, run, noticed.barrier).await?;
+        passage = barrier::send_and_await(app, run, noticed.barrier).await?;
     }
-    let (drained, waiting): (Vec<_>, Vec<_>) =
-        noticed.missing.iter().partition(|(_, waits_for)| noticed.has_drained(*waits_for));
-    let ids = |pairs: Vec<&(ActivityId, _)>| pairs.into_iter().map(|(id, _)| *id).collect();
-    Ok((ids(drained), ids(waiting)))
+    let mut divided = Divided::default();
+    for (id, waits_for) in noticed.missing {
+        if passage.is_through(waits_for) {
+            divided.drained.push(id);
+        } else {
+            divided.waiting.push(id);
+            divided.held_up_by.extend(passage.held_up_by(app, waits_for));
+        }
+    }
+    Ok(divided)
 }
 
 /// Puts the sign-ups back, then the activity. Tells whether it did: another run may be at it.

@@ -2,8 +2,9 @@
 //!
 //! A note is overdue where its fact has not reached MySQL in time. With an empty queue it was never delivered, or is in
 //! the hands of the consumer, where a second copy does no harm; with a backlog its message may well be waiting its turn,
-//! and copies would only make the queue longer. `claim` puts each note off in the step that hands it out, so two runs
-//! send it once; a run that ends before it has sent them leaves them to a later one.
+//! and copies would only make the queue longer. Each queue stands for its own users: one that is stuck does not keep the
+//! notes of the others. `claim` puts each note off in the step that hands it out, so two runs send it once; a run that
+//! ends before it has sent them leaves them to a later one.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +25,14 @@ pub(crate) async fn relay(app: &App, run: Run, aside: &mut Aside) -> Result<Rela
     // The later of two clocks, since either may be off: a note that is claimed early is a message more, one that is never
     // claimed is a place lost.
     let now = app.reservations.time().await?.max(Timestamp::now());
-    let mut relay = Relay { app, run, aside, now, claimed: Vec::new(), report: Relayed::default() };
-    relay.report.backlog = depth.queued;
-    relay.report.parked = depth.parked;
-    let send = run.mode == Mode::Mend && depth.queued == 0;
+    let send = run.mode == Mode::Mend && depth.queued.contains(&0);
+    let report = Relayed {
+        backlog: depth.queued.iter().copied().fold(0, u32::saturating_add),
+        backlogs: depth.queued,
+        parked: depth.parked,
+        ..Relayed::default()
+    };
+    let mut relay = Relay { app, run, aside, now, claimed: Vec::new(), report };
     match run.only {
         Some(id) => relay.activities(&[id], send).await?,
         None => {
@@ -78,12 +83,22 @@ impl Relay<'_> {
             left = left.saturating_sub(CLAIM_CHUNK as u64);
             self.report.damaged += claimed.damaged;
             self.report.oldest_ms = self.report.oldest_ms.max(claimed.oldest_ms);
-            self.claimed.extend(claimed.signups);
+            let (due, waiting): (Vec<_>, Vec<_>) =
+                claimed.signups.into_iter().partition(|fact| self.has_empty_queue(&fact.user_id));
+            self.claimed.extend(due);
+            // Behind the notes that are due now, so this run does not come upon them again.
+            let waiting: Vec<&UserId> = waiting.iter().map(|fact| &fact.user_id).collect();
+            self.app.reservations.unclaim(id, &waiting, self.now).await?;
             if self.claimed.len() >= CLAIM_CHUNK {
                 self.send().await?;
             }
         }
         Ok(())
+    }
+
+    fn has_empty_queue(&self, user_id: &UserId) -> bool {
+        let queue = self.app.publisher.topology().shard_of(user_id);
+        self.report.backlogs.get(usize::from(queue)) == Some(&0)
     }
 
     /// What cannot be sent becomes due again at once.

@@ -119,10 +119,12 @@ pub struct Relayed {
     pub sent: u64,
     /// Notes beside receipts of another form, which an operator has to look at.
     pub damaged: u64,
-    /// The age of the oldest fact that was sent, in ms.
+    /// The age of the oldest fact that was sent, or held back since its queue has a backlog, in ms.
     pub oldest_ms: u64,
-    /// Messages waiting in the queue. With a backlog, overdue notes wait their turn: their messages are in it.
+    /// Messages waiting in all queues.
     pub backlog: u32,
+    /// Messages waiting in each queue. With a backlog, overdue notes of its users wait their turn: their messages are in it.
+    pub backlogs: Vec<u32>,
     /// Messages waiting for an operator.
     pub parked: u32,
 }
@@ -133,8 +135,11 @@ pub struct Relayed {
 pub struct Rebuilt {
     /// Those that are back.
     pub rebuilt: Vec<ActivityId>,
-    /// Those that wait until the queue has run out.
+    /// Those that wait until the queues have run out.
     pub waiting: Vec<ActivityId>,
+    /// The queues that have not, by name; also one beyond `SIGNUP_QUEUES` that holds messages.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub held_up_by: BTreeSet<String>,
 }
 
 /// What came of the comparisons.

@@ -84,9 +84,10 @@ impl Run {
         let activities: Vec<_> = (1..=u64::from(args.activities)).map(ActivityId::new).collect();
         let recorder = Arc::new(Recorder::create(&files.history)?);
         let organiser = Organiser::create(stack.base_url(), seed, &activities, recorder.clone()).await?;
-        let settings = Settings::from_variables(&stack.addresses.env())?;
+        let settings = Settings::from_variables(&stack.env())?;
         let clock = Clock::start();
-        let watcher = Watcher::new(clock, stack.servers.as_ref().context(OWN_SERVERS)?, &settings.queue, &activities)?;
+        let queues = settings.topology()?.queue_names();
+        let watcher = Watcher::new(clock, stack.servers.as_ref().context(OWN_SERVERS)?, &queues, &activities)?;
         let crowd =
             crowd::Settings { seed, people: args.people, activities, rate: args.rate, at_once: args.concurrency };
         let asker = Asker::new(stack.base_url(), clock, recorder.clone())?;

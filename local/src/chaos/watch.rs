@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use serde::Deserialize;
 use shared::domain::ActivityId;
@@ -28,7 +29,7 @@ pub struct Look {
     pub at_ms: u64,
     /// Sign-ups that MySQL is not known to hold; nothing while Redis does not answer.
     pub outbox: Option<Arc<Outbox>>,
-    /// Messages in the queue, the consumer's batch included; nothing while RabbitMQ does not answer.
+    /// Messages in all queues, the consumer's batches included; nothing while RabbitMQ does not answer.
     pub backlog: Option<u64>,
 }
 
@@ -39,7 +40,7 @@ pub struct Sample {
     pub at_ms: u64,
     /// Outbox notes.
     pub outbox: Option<u64>,
-    /// Messages in the queue.
+    /// Messages in all queues.
     pub backlog: Option<u64>,
 }
 
@@ -50,7 +51,7 @@ pub struct Watcher {
     client: redis::Client,
     connection: Option<MultiplexedConnection>,
     http: reqwest::Client,
-    queue_url: String,
+    queue_urls: Vec<String>,
     activities: Vec<ActivityId>,
     last: watch::Sender<Look>,
     samples: Arc<Mutex<Vec<Sample>>>,
@@ -58,14 +59,15 @@ pub struct Watcher {
 
 impl Watcher {
     /// Watches these servers.
-    pub fn new(clock: Clock, servers: &Servers, queue: &str, activities: &[ActivityId]) -> anyhow::Result<Self> {
+    pub fn new(clock: Clock, servers: &Servers, queues: &[String], activities: &[ActivityId]) -> anyhow::Result<Self> {
+        let console = servers.rabbitmq.management_url();
         let http = https::client_builder().tls_certs_only([]).timeout(ANSWER_WITHIN).build()?;
         Ok(Self {
             clock,
             client: redis::Client::open(servers.redis.url()).context("the address of Redis")?,
             connection: None,
             http,
-            queue_url: format!("{}/api/queues/%2f/{queue}", servers.rabbitmq.management_url()),
+            queue_urls: queues.iter().map(|queue| format!("{console}/api/queues/%2f/{queue}")).collect(),
             activities: activities.to_vec(),
             last: watch::Sender::new(Look::default()),
             samples: Arc::default(),
@@ -89,7 +91,7 @@ impl Watcher {
         loop {
             tick.tick().await;
             let at_ms = self.clock.ms();
-            let backlog = backlog(&self.http, &self.queue_url);
+            let backlog = backlog(&self.http, &self.queue_urls);
             let outbox =
                 tokio::time::timeout(ANSWER_WITHIN, outbox(&self.client, &mut self.connection, &self.activities));
             let (backlog, outbox) = tokio::join!(backlog, outbox);
@@ -123,12 +125,13 @@ async fn outbox(
     Ok(named.collect())
 }
 
-async fn backlog(http: &reqwest::Client, url: &str) -> reqwest::Result<u64> {
+async fn backlog(http: &reqwest::Client, urls: &[String]) -> reqwest::Result<u64> {
     #[derive(Deserialize)]
     struct Queue {
         messages: u64,
     }
-    Ok(http.get(url).send().await?.error_for_status()?.json::<Queue>().await?.messages)
+    let looks = urls.iter().map(async |url| http.get(url).send().await?.error_for_status()?.json::<Queue>().await);
+    Ok(try_join_all(looks).await?.iter().map(|queue| queue.messages).sum())
 }
 
 /// Waits until everything that was on its way at `from_ms` has arrived, and gives the time on the clock; nothing if it

@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub struct Underway {
     /// Outbox notes.
     pub outbox: u64,
-    /// Messages in the queue.
+    /// Messages in the queues.
     pub queued: u64,
 }
 
@@ -37,11 +37,11 @@ impl Underway {
 
 impl fmt::Display for Underway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} outbox notes, {} messages in the queue", self.outbox, self.queued)
+        write!(f, "{} outbox notes, {} messages in the queues", self.outbox, self.queued)
     }
 }
 
-/// Waits until no sign-up of the activity, or of any, is on its way: no outbox note, no message in the queue. Ends at
+/// Waits until no sign-up of the activity, or of any, is on its way: no outbox note, no message in a queue. Ends at
 /// the limit with what is left then.
 ///
 /// A note is dropped only after its commit, so that an empty outbox means that all rows are there.

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use lapin::Connection;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
-use lapin::{Connection, ConnectionProperties};
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value};
+use mysql_async::{Conn, Params, Row, Value};
 use redis::{Cmd, FromRedisValue};
 use shared::domain::{ActivityId, SignupStatus, Timestamp, UserId, Version};
 use shared::reservations::{ACTIVITIES_KEY, ActivityKeys, StoredReceipt};
@@ -30,7 +30,7 @@ pub struct Stores {
     redis: RedisLink,
     mysql: Conn,
     broker: Connection,
-    queue: String,
+    queues: Vec<String>,
     parked_queue: String,
 }
 
@@ -58,19 +58,20 @@ pub type Rows = Vec<(UserId, Result<StoredReceipt, String>)>;
 impl Stores {
     /// Connects to all three, or says which of them is not there.
     pub async fn connect(settings: &Settings) -> anyhow::Result<Self> {
-        let redis = RedisLink::open(settings.redis_url.expose(), settings.redis_cluster, ANSWER_WITHIN);
+        let (redis, broker, mysql) = settings.servers()?;
+        let redis = RedisLink::open(&redis.endpoint, redis.cluster, ANSWER_WITHIN);
         let redis = redis.await.context("connecting to Redis at REDIS_URL")?;
 
-        let options = Opts::from_url(settings.mysql_url.expose()).context("MYSQL_URL")?;
-        // A socket path that the server names may lead to another server on this machine.
-        let options = OptsBuilder::from_opts(options).prefer_socket(false);
+        let options = mysql.endpoint.mysql_options(&mysql.endpoint.url().await?).context("MYSQL_URL")?;
         let mysql = within(CONNECT_WITHIN, "connecting to MySQL", Conn::new(options)).await?;
 
-        let properties = ConnectionProperties::default().with_connection_name("onrush-verify".into());
-        let broker = Connection::connect(settings.amqp_url.expose(), properties);
+        let broker = async {
+            let url = broker.endpoint.url().await?;
+            anyhow::Ok(broker.endpoint.amqp_connection(&url, "onrush-verify").await?)
+        };
         let broker = within(CONNECT_WITHIN, "connecting to RabbitMQ", broker).await?;
-        let (queue, parked_queue) = (settings.queue.clone(), settings.parked_queue()?);
-        Ok(Self { redis, mysql, broker, queue, parked_queue })
+        let topology = settings.topology()?;
+        Ok(Self { redis, mysql, broker, queues: topology.queue_names(), parked_queue: topology.parked_queue() })
     }
 
     /// Closes the connections.
@@ -190,19 +191,19 @@ impl Stores {
         self.ask_mysql(sql, (id.get(),)).await
     }
 
-    /// Messages ready in the queue, and in the parked queue.
+    /// Messages ready in all queues of sign-ups, and in the parked queue.
     pub async fn backlog(&mut self) -> anyhow::Result<(u64, u64)> {
         let channel = within(ANSWER_WITHIN, "opening a channel", self.broker.create_channel()).await?;
-        let mut ready = [0; 2];
-        for (ready, queue) in ready.iter_mut().zip([&self.queue, &self.parked_queue]) {
+        let mut ready = Vec::new();
+        for queue in self.queues.iter().chain([&self.parked_queue]) {
             let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
             let declared = channel.queue_declare(queue.as_str().into(), passive, FieldTable::default());
             let waiting = format!("looking at the queue {queue}; provision declares it");
-            *ready = within(ANSWER_WITHIN, &waiting, declared).await?.message_count().into();
+            ready.push(u64::from(within(ANSWER_WITHIN, &waiting, declared).await?.message_count()));
         }
         within(ANSWER_WITHIN, "closing a channel", channel.close(200, "done".into())).await?;
-        let [queued, parked] = ready;
-        Ok((queued, parked))
+        let parked = ready.pop().unwrap_or(0);
+        Ok((ready.into_iter().sum(), parked))
     }
 
     async fn ask_redis<T: FromRedisValue>(&mut self, command: &Cmd) -> anyhow::Result<T> {

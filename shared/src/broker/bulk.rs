@@ -10,6 +10,7 @@ use lapin::{Channel, ErrorKind};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{CONNECT_TIMEOUT, Link, OutgoingMessage, PublishError, Publisher};
+use crate::config::MAX_QUEUES;
 use crate::domain::Signup;
 use crate::message::Barrier;
 
@@ -23,12 +24,32 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const NOT_FOUND: u16 = 404;
 
 /// Messages in a queue that wait to be delivered. Those that a consumer holds are not among them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
-    /// In the queue of sign-ups.
-    pub queued: u32,
+    /// In each queue of sign-ups.
+    pub queued: Vec<u32>,
     /// In the parked queue.
     pub parked: u32,
+}
+
+/// A queue of sign-ups that is there, whatever `SIGNUP_QUEUES` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOver {
+    /// Its number.
+    pub queue: u16,
+    /// Its name.
+    pub name: String,
+    /// Messages that wait to be delivered.
+    pub messages: u32,
+    /// Those who take its messages, and may hold some.
+    pub consumers: u32,
+}
+
+impl LeftOver {
+    /// Whether something may be in it, or in the hands of a consumer.
+    pub fn is_in_use(&self) -> bool {
+        self.messages > 0 || self.consumers > 0
+    }
 }
 
 /// What became of many messages.
@@ -48,22 +69,46 @@ impl Publisher {
         self.send_all(messages.collect(), deadline).await
     }
 
-    /// Publishes a barrier behind all that was published before it.
-    pub async fn publish_barrier(&self, barrier: Barrier, deadline: Instant) -> Result<(), PublishError> {
-        let message = OutgoingMessage::barrier(&self.inner.topology, barrier);
-        self.send_all(vec![message], deadline).await.failure.map_or(Ok(()), Err)
+    /// Publishes a barrier in each of these queues, behind all that was published there before it.
+    pub async fn publish_barrier(
+        &self,
+        barrier: Barrier,
+        queues: &[u16],
+        deadline: Instant,
+    ) -> Result<(), PublishError> {
+        let messages = queues.iter().map(|queue| OutgoingMessage::barrier(&self.inner.topology, barrier, *queue));
+        self.send_all(messages.collect(), deadline).await.failure.map_or(Ok(()), Err)
     }
 
-    /// How many messages wait in both queues.
+    /// How many messages wait in each queue. One that is not there is an error.
     pub async fn depth(&self, deadline: Instant) -> Result<Depth, PublishError> {
         let channel = self.open_channel(deadline).await?;
         let topology = &self.inner.topology;
-        let depth = Depth {
-            queued: ready(&channel, &topology.queue, deadline).await?,
-            parked: ready(&channel, &topology.parked_queue(), deadline).await?,
-        };
+        let mut depth = Depth::default();
+        for queue in topology.queue_names() {
+            depth.queued.push(ready(&channel, &queue, deadline).await?);
+        }
+        depth.parked = ready(&channel, &topology.parked_queue(), deadline).await?;
         close(channel);
         Ok(depth)
+    }
+
+    /// Queues beyond `SIGNUP_QUEUES` that are there all the same, since the number was higher once, or is about to be.
+    pub async fn left_over(&self, deadline: Instant) -> Result<Vec<LeftOver>, PublishError> {
+        let topology = &self.inner.topology;
+        let mut found = Vec::new();
+        for queue in topology.queues..MAX_QUEUES {
+            let name = topology.queue_name(queue);
+            // The answer that there is none ends the channel.
+            let channel = self.open_channel(deadline).await?;
+            match look_at(&channel, &name, deadline).await {
+                Ok((messages, consumers)) => found.push(LeftOver { queue, name, messages, consumers }),
+                Err(PublishError::NoQueue { .. }) => continue,
+                Err(error) => return Err(error),
+            }
+            close(channel);
+        }
+        Ok(found)
     }
 
     pub(super) async fn send_all(&self, messages: Vec<OutgoingMessage>, deadline: Instant) -> Sent {
@@ -74,8 +119,9 @@ impl Publisher {
         let failure: Mutex<Option<PublishError>> = Mutex::default();
         let failure_slot = || failure.lock().unwrap_or_else(PoisonError::into_inner);
         let send = async |message: OutgoingMessage| {
-            // A full queue refuses one message and may take the next; anything else meets them all.
-            if failure_slot().as_ref().is_some_and(|error| !matches!(error, PublishError::Nacked)) {
+            // A full or missing queue refuses its own messages, and the next may be for another; anything else meets them
+            // all.
+            if failure_slot().as_ref().is_some_and(|error| !is_of_one_queue(error)) {
                 return false;
             }
             let by = deadline.min(Instant::now() + ANSWER_TIMEOUT);
@@ -84,7 +130,7 @@ impl Publisher {
                 Ok(()) => true,
                 Err(error) => {
                     let mut failure = failure_slot();
-                    if failure.as_ref().is_none_or(|error| matches!(error, PublishError::Nacked)) {
+                    if failure.as_ref().is_none_or(is_of_one_queue) {
                         *failure = Some(error);
                     }
                     false
@@ -115,13 +161,23 @@ impl Publisher {
     }
 }
 
+/// Whether messages for other queues may fare better.
+fn is_of_one_queue(error: &PublishError) -> bool {
+    matches!(error, PublishError::Nacked | PublishError::Returned { .. })
+}
+
 /// Messages in a queue that wait to be delivered.
 pub(super) async fn ready(channel: &Channel, queue: &str, deadline: Instant) -> Result<u32, PublishError> {
+    Ok(look_at(channel, queue, deadline).await?.0)
+}
+
+/// Messages in a queue that wait to be delivered, and consumers of it.
+async fn look_at(channel: &Channel, queue: &str, deadline: Instant) -> Result<(u32, u32), PublishError> {
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let declared = channel.queue_declare(queue.into(), passive, FieldTable::default());
     let by = deadline.min(Instant::now() + ANSWER_TIMEOUT);
     let declared = timeout_at(by, declared).await.map_err(|_| PublishError::TimedOut(ANSWER_TIMEOUT))?;
-    declared.map(|queue| queue.message_count()).map_err(|error| match error.kind() {
+    declared.map(|queue| (queue.message_count(), queue.consumer_count())).map_err(|error| match error.kind() {
         ErrorKind::ProtocolError(refusal) if refusal.get_id() == NOT_FOUND => {
             PublishError::NoQueue { queue: queue.to_owned() }
         }

@@ -55,7 +55,7 @@ impl OutgoingMessage {
         }
         Self {
             exchange: topology.exchange.clone(),
-            routing_key: topology.routing_key.clone(),
+            routing_key: topology.routing_key_of(topology.shard_of(&signup.user_id)),
             body: message::to_json(signup),
             properties: properties(headers)
                 .with_content_type(message::CONTENT_TYPE.into())
@@ -89,7 +89,8 @@ impl OutgoingMessage {
         }
     }
 
-    /// A parked message on its way back, as it was, with one more replay counted.
+    /// A parked message on its way back, as it was, with one more replay counted. It goes to the queue of its user; what
+    /// names nobody goes to queue 0.
     pub(super) fn replayed(topology: &Topology, parked: &Delivery) -> Self {
         let old = &parked.properties;
         let mut headers = old.headers().clone().unwrap_or_default();
@@ -107,7 +108,8 @@ impl OutgoingMessage {
         }
         Self {
             exchange: topology.exchange.clone(),
-            routing_key: topology.routing_key.clone(),
+            routing_key: topology
+                .routing_key_of(message::parse(&parked.data).map_or(0, |signup| topology.shard_of(&signup.user_id))),
             body: parked.data.clone(),
             properties,
         }
@@ -119,12 +121,12 @@ impl OutgoingMessage {
         headers.and_then(|headers| headers.inner().get(REPLAYS_HEADER)).and_then(unsigned).unwrap_or(0)
     }
 
-    /// A message that says only that it came out of the queue.
-    pub(super) fn barrier(topology: &Topology, barrier: Barrier) -> Self {
+    /// A message that says only that it came out of this queue.
+    pub(super) fn barrier(topology: &Topology, barrier: Barrier, queue: u16) -> Self {
         Self {
             exchange: topology.exchange.clone(),
-            routing_key: topology.routing_key.clone(),
-            body: message::barrier_to_json(barrier),
+            routing_key: topology.routing_key_of(queue),
+            body: message::barrier_to_json(barrier, queue),
             properties: properties(FieldTable::default())
                 .with_content_type(message::CONTENT_TYPE.into())
                 .with_type(message::BARRIER_TYPE.into()),

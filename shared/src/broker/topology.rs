@@ -1,4 +1,4 @@
-//! Declares the exchange, the queue and the place for parked messages. A deployment step, not part of a request.
+//! Declares the exchange, the queues and the place for parked messages. A deployment step, not part of a request.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ pub async fn declare(config: &BrokerConfig) -> Result<(), DeclareError> {
 }
 
 async fn declare_all(config: &BrokerConfig) -> Result<(), DeclareError> {
-    let Topology { exchange, queue, routing_key, queue_type } = &config.topology;
+    let Topology { exchange, routing_key, queue_type, queues, .. } = &config.topology;
     let (dead_letter_exchange, parked_queue) = (config.topology.dead_letter_exchange(), config.topology.parked_queue());
     let connection = open_connection(&config.endpoint).await?;
     let channel = connection.create_channel().await.map_err(ConnectError::from)?;
@@ -64,8 +64,11 @@ async fn declare_all(config: &BrokerConfig) -> Result<(), DeclareError> {
     declare_exchange(&channel, &dead_letter_exchange, ExchangeKind::Fanout).await?;
     declare_queue(&channel, &parked_queue, parked_queue_arguments(*queue_type)).await?;
     bind(&channel, &parked_queue, &dead_letter_exchange, routing_key).await?;
-    declare_queue(&channel, queue, queue_arguments(*queue_type, &dead_letter_exchange)).await?;
-    bind(&channel, queue, exchange, routing_key).await?;
+    for queue in 0..*queues {
+        let (name, routing_key) = (config.topology.queue_name(queue), config.topology.routing_key_of(queue));
+        declare_queue(&channel, &name, queue_arguments(*queue_type, &dead_letter_exchange)).await?;
+        bind(&channel, &name, exchange, &routing_key).await?;
+    }
 
     Ok(connection.close(200, "done".into()).await.map_err(ConnectError::from)?)
 }

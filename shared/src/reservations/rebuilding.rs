@@ -1,7 +1,8 @@
-//! Which activities Redis has lost, and whether the queue has run out since.
+//! Which activities Redis has lost, and whether the queues have run out since.
 
 use super::replies::malformed;
 use super::{Reservations, ReservationsError};
+use crate::config::MAX_QUEUES;
 use crate::domain::ActivityId;
 use crate::message::Barrier;
 
@@ -14,18 +15,25 @@ pub const NOTICE_CHUNK: usize = 1_000;
 /// What is missing, beside the barriers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noticed {
-    /// To be sent now: when it comes out of the queue, so has all that was published before.
+    /// To be sent now: when it came out of every queue, so has all that was published before.
     pub barrier: Barrier,
     /// The activities, in the order in which they were named, with what each waits for.
     pub missing: Vec<(ActivityId, Barrier)>,
-    /// The latest that came out of the queue.
-    pub passed: Option<Barrier>,
 }
 
-impl Noticed {
-    /// Whether all that was published before this activity was found missing has come out of the queue.
-    pub fn has_drained(&self, waits_for: Barrier) -> bool {
-        self.passed.is_some_and(|passed| passed >= waits_for)
+/// The latest barrier that came out of each queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed([Option<Barrier>; MAX_QUEUES as usize]);
+
+impl Passed {
+    /// Whether this barrier, or a later one, has come out of the queue.
+    pub fn through(&self, queue: u16, barrier: Barrier) -> bool {
+        self.0.get(usize::from(queue)).is_some_and(|passed| *passed >= Some(barrier))
+    }
+
+    /// The same for all of these queues.
+    pub fn through_all(&self, queues: &[u16], barrier: Barrier) -> bool {
+        queues.iter().all(|queue| self.through(*queue, barrier))
     }
 }
 
@@ -43,13 +51,12 @@ impl Reservations {
         if reply.outcome() != "noticed" {
             return Err(reply.unknown(first));
         }
-        let passed: u64 = reply.element(first, 1)?;
         let mut missing = Vec::with_capacity(ids.len());
         for (index, id) in ids.iter().enumerate() {
-            missing.push((*id, Barrier::new(reply.element(*id, index + 2)?)));
+            missing.push((*id, Barrier::new(reply.element(*id, index + 1)?)));
         }
         let barrier = Barrier::new(reply.element(first, 0)?);
-        Ok(Noticed { barrier, missing, passed: (passed > 0).then_some(Barrier::new(passed)) })
+        Ok(Noticed { barrier, missing })
     }
 
     /// The activities that are noted as missing.
@@ -59,19 +66,31 @@ impl Reservations {
         Ok(fields.iter().filter_map(|field| field.parse().ok()).collect())
     }
 
-    /// The latest barrier that came out of the queue.
-    pub async fn passed(&self) -> Result<Option<Barrier>, ReservationsError> {
-        let passed: Option<u64> = self.connection.query(redis::cmd("HGET").arg(REBUILD_KEY).arg("passed")).await?;
-        Ok(passed.map(Barrier::new))
+    /// The latest barrier that came out of each queue.
+    pub async fn passed(&self) -> Result<Passed, ReservationsError> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(REBUILD_KEY);
+        (0..MAX_QUEUES).for_each(|queue| {
+            get.arg(passed_field(queue));
+        });
+        let passed: [Option<u64>; MAX_QUEUES as usize] = self.connection.query(&get).await?;
+        Ok(Passed(passed.map(|number| number.map(Barrier::new))))
     }
 
-    /// Notes that a barrier came out of the queue, and so did all that was published before it.
-    pub async fn pass(&self, barrier: Barrier) -> Result<(), ReservationsError> {
-        self.connection.query(redis::cmd("HSET").arg(REBUILD_KEY).arg("passed").arg(barrier.get())).await
+    /// Notes that a barrier came out of this queue, and so did all that was published there before it.
+    pub async fn pass(&self, queue: u16, barrier: Barrier) -> Result<(), ReservationsError> {
+        let mut set = redis::cmd("HSET");
+        set.arg(REBUILD_KEY).arg(passed_field(queue)).arg(barrier.get());
+        self.connection.query(&set).await
     }
 
     /// Forgets that an activity was missing: it is there again.
     pub async fn forget_missing(&self, id: ActivityId) -> Result<(), ReservationsError> {
         self.connection.query(redis::cmd("HDEL").arg(REBUILD_KEY).arg(id.get())).await
     }
+}
+
+/// `passed` for queue 0, `passed.1`, …
+fn passed_field(queue: u16) -> String {
+    if queue == 0 { "passed".to_owned() } else { format!("passed.{queue}") }
 }
