@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
-use local::servers::{MySql, RabbitMq, Redis, RunDir, Servers};
+use local::servers::{Choice, MySql, RabbitMq, Redis, RunDir, Servers};
 use mysql_async::prelude::Queryable;
 
 /// See [`RabbitMq::kill`].
@@ -28,6 +28,29 @@ async fn two_copies_run_side_by_side_and_leave_no_process_behind() {
     no_process_in(two.path()).await;
     remove(one);
     remove(two);
+}
+
+/// On others there is nothing to see: they are what this machine has.
+#[tokio::test]
+async fn modern_servers_are_modern() {
+    if Choice::from_env().unwrap() != Choice::Modern {
+        return;
+    }
+    let dir = run_dir();
+    let servers = Servers::start(dir.path()).await.unwrap();
+    let mut redis = redis::Client::open(servers.redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let info: String = redis::cmd("INFO").arg("server").query_async(&mut redis).await.unwrap();
+    assert!(info.contains("valkey_version:9."), "{info}");
+    let mut mysql = mysql_async::Conn::from_url(servers.mysql.url()).await.unwrap();
+    let version: Option<String> = mysql.query_first("SELECT VERSION()").await.unwrap();
+    assert!(version.as_ref().is_some_and(|version| version.starts_with("9.")), "{version:?}");
+    let overview = format!("{}/api/overview", servers.rabbitmq.management_url());
+    let overview = local::https::client_builder().build().unwrap().get(overview).send().await.unwrap();
+    let overview: serde_json::Value = overview.json().await.unwrap();
+    assert!(overview["rabbitmq_version"].as_str().unwrap().starts_with("4."), "{overview}");
+    servers.stop().await.unwrap();
+    no_process_in(dir.path()).await;
+    remove(dir);
 }
 
 #[tokio::test]

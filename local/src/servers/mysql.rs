@@ -44,7 +44,7 @@ impl MySql {
 
     async fn start_with(dir: &Path, tls: Option<&Certificates>) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
-        let installed = Installed::find()?;
+        let installed = Installed::among(programs::find_all("MySQL or MariaDB", &["mysqld", "mariadbd"])?)?;
         initialise(&dir, &installed).await?;
         ready::on_free_ports(async |[port]: [u16; 1]| Self::start_on(&dir, &installed, port, tls).await).await
     }
@@ -137,10 +137,10 @@ impl MySql {
 }
 
 impl Installed {
-    /// MariaDB may call itself `mysqld` too, so each one is asked.
-    fn find() -> anyhow::Result<Self> {
+    /// MySQL, or else MariaDB. That may call itself `mysqld` too, so each program is asked.
+    fn among(programs: Vec<PathBuf>) -> anyhow::Result<Self> {
         let mut mariadb = None;
-        for program in programs::find_all("MySQL or MariaDB", &["mysqld", "mariadbd"])? {
+        for program in programs {
             let version = programs::command(&program).args(["--no-defaults", "--version"]).output()?;
             if String::from_utf8_lossy(&version.stdout).contains("MariaDB") {
                 mariadb.get_or_insert(program);
@@ -217,4 +217,32 @@ fn init_sql(password: &str) -> String {
          ALTER USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
          GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::servers::RunDir;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn mysql_is_taken_before_mariadb_whatever_that_calls_itself() {
+        let dir = RunDir::create("test").unwrap();
+        let program = |name: &str, script: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let broken = program("broken", "exit 1");
+        let mariadb = program("mysqld-of-mariadb", "echo 'mysqld  Ver 10.11.14-MariaDB for debian-linux-gnu'");
+        let mysql = program("mysqld", "echo 'mysqld  Ver 9.7.4 for Linux on x86_64'");
+
+        let taken = Installed::among(vec![broken.clone(), mariadb.clone(), mysql.clone()]).unwrap();
+        assert_eq!((taken.program, taken.is_mariadb), (mysql, false));
+        let taken = Installed::among(vec![broken.clone(), mariadb.clone()]).unwrap();
+        assert_eq!((taken.program, taken.is_mariadb), (mariadb, true));
+        assert!(Installed::among(vec![broken]).is_err());
+        dir.finish(true).unwrap();
+    }
 }
