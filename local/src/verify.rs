@@ -85,6 +85,15 @@ pub struct Settings {
     /// How many queues share the sign-ups
     #[arg(long = "signup-queues", env = "SIGNUP_QUEUES", default_value_t = 1, value_name = "N", value_parser = queues())]
     pub queues: u16,
+    /// Logins and authorities, by the names of their settings.
+    #[arg(skip = of_endpoints(std::env::vars()))]
+    of_endpoints: Vec<(String, Secret)>,
+}
+
+/// Those settings of the functions that say how to log in and whom to trust.
+fn of_endpoints(variables: impl Iterator<Item = (String, String)>) -> Vec<(String, Secret)> {
+    let is_one = |name: &str| name == "TLS_CA_FILE" || name.ends_with("_SECRET_ARN") || name.starts_with("AWS_");
+    variables.filter(|(name, _)| is_one(name)).map(|(name, value)| (name, Secret::new(value))).collect()
 }
 
 fn secret(text: &str) -> Result<Secret, Infallible> {
@@ -98,8 +107,9 @@ impl Settings {
         let required = |name: &str| lookup(name).map(Secret::new).with_context(|| format!("{name} is not set"));
         let Topology { queue, queues, .. } = Topology::from_env(&Env::new(&lookup))?;
         let (redis_url, amqp_url) = (required("REDIS_URL")?, required("AMQP_URL")?);
+        let of_endpoints = of_endpoints(variables.iter().cloned());
         let redis_cluster = lookup("REDIS_CLUSTER").is_some_and(|value| value == "true");
-        Ok(Self { redis_url, redis_cluster, amqp_url, mysql_url: required("MYSQL_URL")?, queue, queues })
+        Ok(Self { redis_url, redis_cluster, amqp_url, mysql_url: required("MYSQL_URL")?, queue, queues, of_endpoints })
     }
 
     /// The names on the broker.
@@ -122,9 +132,10 @@ impl Settings {
             "MYSQL_URL" => Some(self.mysql_url.expose().to_owned()),
             "SIGNUP_QUEUE" => Some(self.queue.clone()),
             "SIGNUP_QUEUES" => Some(self.queues.to_string()),
-            "TLS_CA_FILE" => std::env::var(name).ok(),
-            _ if name.ends_with("_SECRET_ARN") || name.starts_with("AWS_") => std::env::var(name).ok(),
-            _ => None,
+            _ => {
+                let kept = self.of_endpoints.iter().find(|(known, _)| known == name);
+                kept.map(|(_, value)| value.expose().to_owned())
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use shared::config::Secret;
 use shared::endpoint::{Endpoint, TrustedAuthorities};
 
@@ -43,6 +43,7 @@ impl Certificates {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.distinguished_name.push(DnType::CommonName, format!("authority {:08x}", rand::random::<u32>()));
         let authority_key = KeyPair::generate()?;
         let authority = params.self_signed(&authority_key)?.pem();
         let issuer = Issuer::new(params, authority_key);
