@@ -21,8 +21,9 @@ use crate::{Reply, ask, event_for, redis_behind};
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
 
-/// How long a call of a shared server may take.
-const PATIENCE_MS: u64 = 10_000;
+/// How long a call of a shared server may take. `reconcile` waits for as long as a publish may take before it rebuilds.
+const PATIENCE_MS: [(&str, &str, u64); 2] =
+    [("REDIS_URL", "REDIS_TIMEOUT_MS", 10_000), ("AMQP_URL", "PUBLISH_TIMEOUT_MS", 2_000)];
 
 /// What a corner of its own stands on.
 pub struct Apart {
@@ -141,9 +142,9 @@ impl World {
     /// down, and a busy machine must not look like it.
     pub fn variables(&self) -> Settings {
         let mut variables = self.settings.clone();
-        for (address, limit_ms) in [("REDIS_URL", "REDIS_TIMEOUT_MS"), ("AMQP_URL", "PUBLISH_TIMEOUT_MS")] {
+        for (address, limit, patience_ms) in PATIENCE_MS {
             if std::env::var(address).ok().as_ref() == variables.get(address) {
-                variables.entry(limit_ms.to_owned()).or_insert_with(|| PATIENCE_MS.to_string());
+                variables.entry(limit.to_owned()).or_insert_with(|| patience_ms.to_string());
             }
         }
         variables
