@@ -174,7 +174,9 @@ async fn a_function_starts_without_a_node_or_without_any_and_sells_as_soon_as_th
 async fn a_grant_waits_for_the_replica_of_its_own_primary_alone() {
     let cluster = OwnCluster::patient().await;
     let world = cluster.world(&[("REDIS_WAIT_REPLICAS", "1"), ("REDIS_WAIT_TIMEOUT_MS", "200")]).await;
-    let [sale, second, third] = cluster.sales(&world, 10).await;
+    // All by one function, whose connections to all primaries have something to wait for.
+    let signup = world.signup();
+    let [sale, second, third] = cluster.sales(&world, 10).await.map(|sale| sold_by(sale, &signup));
     cluster.nodes.pause(3).unwrap();
     sale.unavailable("POST", "ann").await;
     assert_eq!(sale.expect("POST", "ann", 200).await.body["sequence"], 1);

@@ -21,8 +21,7 @@ use crate::{Reply, ask, event_for, redis_behind};
 /// The variables that the functions of a test read.
 pub type Settings = HashMap<String, String>;
 
-/// How long a call of a shared server may take. `reconcile` waits out the longest publish before it rebuilds, so that one
-/// is short.
+/// How long a call of a shared server may take. `reconcile` waits for as long as a publish may take before it rebuilds.
 const PATIENCE_MS: [(&str, &str, u64); 2] =
     [("REDIS_URL", "REDIS_TIMEOUT_MS", 10_000), ("AMQP_URL", "PUBLISH_TIMEOUT_MS", 2_000)];
 
