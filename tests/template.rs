@@ -9,8 +9,6 @@ use serde_json::{Value, json};
 use shared::config::{Env, Topology};
 use tests::{Reply, Template, event_for, request_of, text_of};
 
-const TEMPLATE: &str = include_str!("../template.yaml");
-
 const FUNCTIONS: [&str; 5] = ["Signup", "Activities", "Consumer", "Reconcile", "Provision"];
 
 /// What somebody brings instead of what the template makes.
@@ -73,7 +71,7 @@ fn start(function: &str, env: &Env<'_>) -> Result<(), String> {
 #[tokio::test]
 async fn each_function_starts_with_what_the_template_sets_and_reads_all_of_it() {
     for deployment in DEPLOYMENTS {
-        let template = Template::parse(TEMPLATE, deployment);
+        let template = Template::with(deployment);
         let functions = template.resources("AWS::Serverless::Function");
         assert_eq!(functions.keys().map(String::as_str).collect::<BTreeSet<_>>(), FUNCTIONS.into());
         for name in FUNCTIONS {
@@ -99,7 +97,7 @@ async fn each_function_starts_with_what_the_template_sets_and_reads_all_of_it() 
 #[test]
 fn addresses_ask_for_tls_and_hold_no_login() {
     for deployment in DEPLOYMENTS {
-        let template = Template::parse(TEMPLATE, deployment);
+        let template = Template::with(deployment);
         for name in FUNCTIONS {
             for (variable, url) in variables(&function(&template, name)) {
                 let is_safe = match variable.as_str() {
@@ -119,7 +117,7 @@ fn redis_is_used_as_its_durability_wants() {
     for (durability, cluster, wait) in
         [("serverless", "true", "0"), ("replicas", "false", "1"), ("synchronous", "true", "0")]
     {
-        let template = Template::parse(TEMPLATE, &[("RedisDurability", durability)]);
+        let template = Template::with(&[("RedisDurability", durability)]);
         let caches = ["AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"];
         let made: usize = caches.iter().map(|kind| template.resources(kind).len()).sum();
         assert_eq!(made, 1, "{durability}");
@@ -136,7 +134,7 @@ fn redis_is_used_as_its_durability_wants() {
 fn each_queue_has_one_event_source_that_waits_for_provisioning() {
     let topology = Topology::from_env(&Env::new(&|_| None)).unwrap();
     for queues in 1..=8_usize {
-        let template = Template::parse(TEMPLATE, &[("SignupQueues", &queues.to_string())]);
+        let template = Template::with(&[("SignupQueues", &queues.to_string())]);
         let sources = template.resources("AWS::Lambda::EventSourceMapping");
         let mut listened: Vec<_> = sources.values().map(|source| text_of(&source["Properties"]["Queues"][0])).collect();
         listened.sort_unstable();
@@ -223,7 +221,7 @@ fn router() -> BTreeMap<String, String> {
 
 #[tokio::test]
 async fn the_routes_are_those_that_the_functions_serve() {
-    let template = Template::parse(TEMPLATE, &[]);
+    let template = Template::with(&[]);
     let (routes, router, nowhere) = (routes(&template), router(), Nowhere::new());
     let paths: BTreeSet<_> = routes.keys().map(|(_, path)| path).collect();
     assert_eq!(paths, router.keys().collect(), "template.yaml and the router of Cargo.toml");
@@ -239,7 +237,7 @@ async fn the_routes_are_those_that_the_functions_serve() {
 
 #[tokio::test]
 async fn the_gateway_asks_for_tokens_and_scopes_where_the_functions_do() {
-    let template = Template::parse(TEMPLATE, &[]);
+    let template = Template::with(&[]);
     let (routes, nowhere) = (routes(&template), Nowhere::new());
     for ((method, path), Route { function, is_public, scopes }) in &routes {
         let status = async |scopes: Option<&str>| nowhere.ask(function, method, path, scopes).await.status;
@@ -256,7 +254,7 @@ async fn the_gateway_asks_for_tokens_and_scopes_where_the_functions_do() {
 
 #[test]
 fn people_who_sign_in_by_the_app_get_no_scope_of_an_organiser() {
-    let template = Template::parse(TEMPLATE, &[]);
+    let template = Template::with(&[]);
     let clients = template.resources("AWS::Cognito::UserPoolClient");
     for (name, client) in clients {
         let client = &client["Properties"];
@@ -310,7 +308,7 @@ fn statements(template: &Template, function: &Value) -> Vec<Value> {
 #[test]
 fn each_function_may_do_what_it_needs_and_nothing_else() {
     for deployment in DEPLOYMENTS {
-        let template = Template::parse(TEMPLATE, deployment);
+        let template = Template::with(deployment);
         for name in FUNCTIONS {
             let function = function(&template, name);
             assert!(function["Policies"].is_null(), "{name} has a role of its own, to which SAM adds no policies");

@@ -12,9 +12,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// Reads a template; parameters that are not given have their defaults.
-    pub fn parse(yaml: &str, given: &[(&str, &str)]) -> Self {
-        let documents = Yaml::load_from_str(yaml).unwrap_or_else(|error| panic!("template.yaml: {error}"));
+    /// Reads it; parameters that are not given have their defaults.
+    pub fn with(given: &[(&str, &str)]) -> Self {
+        let yaml = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../template.yaml")).unwrap();
+        let documents = Yaml::load_from_str(&yaml).unwrap_or_else(|error| panic!("template.yaml: {error}"));
         let text = to_json(&documents[0]);
         let mut parameters = BTreeMap::new();
         for (name, declared) in text["Parameters"].as_object().unwrap() {
