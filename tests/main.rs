@@ -46,6 +46,7 @@ mod settings;
 mod signup_api;
 mod signup_outages;
 mod signup_refusals;
+mod template;
 mod tls;
 
 /// The program that runs one event in a process of its own.

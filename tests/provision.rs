@@ -194,6 +194,20 @@ async fn an_exchange_that_exists_otherwise_is_named_and_left_as_it_is() {
     assert!(described("queues", &world.topology().queue).await["arguments"].is_null());
 }
 
+#[tokio::test]
+async fn a_version_that_a_failed_deployment_goes_back_to_gets_along_with_later_tables() {
+    let world = nowhere(&[]).await;
+    let app: App = world.provision();
+    provision::provision(&app).await.unwrap();
+    let later = "INSERT INTO refinery_schema_history VALUES (99, 'of_tomorrow', '2026-12-01T12:00:00Z', '1')";
+    world.sql(later).await;
+    assert_eq!(provision::provision(&app).await.unwrap(), provisioned(&world, &[]));
+
+    world.sql("UPDATE refinery_schema_history SET version = 0 WHERE version = 99").await;
+    let error = provision::provision(&app).await.unwrap_err();
+    assert!(error.to_string().contains("the migrations were not applied"), "{error}");
+}
+
 /// A run that fails lets go of the lock at once, though its function stays.
 #[tokio::test]
 async fn a_database_that_other_migrations_made_is_refused_and_the_next_run_need_not_wait() {

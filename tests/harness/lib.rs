@@ -16,6 +16,7 @@ mod proxy;
 mod redis;
 mod sale;
 mod secrets;
+mod template;
 mod world;
 
 pub use api::{Reply, ask, call, event_for, request_of, send, signup_event};
@@ -30,4 +31,5 @@ pub use proxy::Proxy;
 pub use redis::{one_redis, redis_at, redis_behind};
 pub use sale::Sale;
 pub use secrets::SecretsManager;
+pub use template::{Template, text_of};
 pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

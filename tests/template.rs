@@ -1,0 +1,339 @@
+//! `template.yaml` against the code: what it sets is what the functions read, what it routes is what they serve, and what
+//! it allows is what they need. Another half of the truth, the forms of AWS, is in `make lint`.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use lambda_http::{Body, Response};
+use serde_json::{Value, json};
+use shared::config::{Env, Topology};
+use tests::{Reply, Template, event_for, request_of, text_of};
+
+const FUNCTIONS: [&str; 5] = ["Signup", "Activities", "Consumer", "Reconcile", "Provision"];
+
+/// What somebody brings instead of what the template makes.
+const YOURS: &[(&str, &str)] = &[
+    ("BrokerArn", "arn:aws:mq:eu-west-1:123456789012:broker:yours:b-1"),
+    ("AmqpUrl", "amqps://yours.example:5671/onrush"),
+    ("AmqpSecretArn", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:amqp"),
+    ("RedisUrl", "rediss://yours.example:6379"),
+    ("RedisCluster", "true"),
+    ("RedisWaitReplicas", "2"),
+    ("MysqlUrl", "mysql://yours.example:3306/onrush?require_ssl=true"),
+    ("MysqlSecretArn", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:mysql"),
+    ("SignupConcurrency", "none"),
+    ("VpcId", "vpc-1"),
+    ("SubnetIds", "subnet-1,subnet-2"),
+    ("FunctionSecurityGroupId", "sg-1"),
+    ("JwtIssuer", "https://yours.example/"),
+    ("JwtAudience", "onrush"),
+];
+
+const DEPLOYMENTS: [&[(&str, &str)]; 4] = [
+    &[],
+    &[("RedisDurability", "replicas"), ("SignupConcurrency", "700"), ("SignupQueues", "8")],
+    &[("RedisDurability", "synchronous"), ("BrokerDeployment", "CLUSTER_MULTI_AZ"), ("DatabaseStandby", "true")],
+    YOURS,
+];
+
+/// Set before the functions know it.
+const ABOUT_TO_BE_READ: &str = "SIGNUP_QUEUES";
+
+/// What Lambda sets itself, and lets nobody else set.
+const SET_BY_LAMBDA: [(&str, &str); 4] = [
+    ("AWS_REGION", "eu-west-1"),
+    ("AWS_ACCESS_KEY_ID", "key"),
+    ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ("AWS_SESSION_TOKEN", "token"),
+];
+
+fn function(template: &Template, name: &str) -> Value {
+    template.resource("AWS::Serverless::Function", name)["Properties"].clone()
+}
+
+fn variables(function: &Value) -> BTreeMap<String, String> {
+    let variables = function["Environment"]["Variables"].as_object().unwrap().iter();
+    variables.map(|(name, value)| (name.clone(), text_of(value))).collect()
+}
+
+fn start(function: &str, env: &Env<'_>) -> Result<(), String> {
+    match function {
+        "Signup" => signup::App::from_env(env).map(drop),
+        "Activities" => activities::App::from_env(env).map(drop),
+        "Consumer" => consumer::App::from_env(env).map(drop),
+        "Reconcile" => reconcile::App::from_env(env).map(drop),
+        "Provision" => provision::App::from_env(env).map(drop),
+        other => panic!("no function {other}"),
+    }
+    .map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn each_function_starts_with_what_the_template_sets_and_reads_all_of_it() {
+    for deployment in DEPLOYMENTS {
+        let template = Template::with(deployment);
+        let functions = template.resources("AWS::Serverless::Function");
+        assert_eq!(functions.keys().map(String::as_str).collect::<BTreeSet<_>>(), FUNCTIONS.into());
+        for name in FUNCTIONS {
+            let variables = variables(&function(&template, name));
+            let read = RefCell::new(BTreeSet::new());
+            let lookup = |asked: &str| {
+                read.borrow_mut().insert(asked.to_owned());
+                let by_lambda =
+                    SET_BY_LAMBDA.iter().find(|(name, _)| *name == asked).map(|(_, value)| (*value).to_owned());
+                variables.get(asked).cloned().or(by_lambda)
+            };
+            assert_eq!(start(name, &Env::new(&lookup)), Ok(()), "{name} with {deployment:?}");
+            for variable in variables.keys() {
+                assert!(!variable.starts_with("AWS_"), "{name}: only Lambda sets {variable}");
+                assert_ne!(variable, "DEV_USER_HEADER", "{name} would believe a header");
+                let is_read = read.borrow().contains(variable) || variable == ABOUT_TO_BE_READ;
+                assert!(is_read, "{name} does not read {variable}");
+            }
+        }
+    }
+}
+
+#[test]
+fn addresses_ask_for_tls_and_hold_no_login() {
+    for deployment in DEPLOYMENTS {
+        let template = Template::with(deployment);
+        for name in FUNCTIONS {
+            for (variable, url) in variables(&function(&template, name)) {
+                let is_safe = match variable.as_str() {
+                    "REDIS_URL" => url.starts_with("rediss://"),
+                    "AMQP_URL" => url.starts_with("amqps://"),
+                    "MYSQL_URL" => url.starts_with("mysql://") && url.ends_with("?require_ssl=true"),
+                    _ => true,
+                };
+                assert!(is_safe && !url.contains('@'), "{name}: {variable}={url}");
+            }
+        }
+    }
+}
+
+#[test]
+fn redis_is_used_as_its_durability_wants() {
+    for (durability, cluster, wait) in
+        [("serverless", "true", "0"), ("replicas", "false", "1"), ("synchronous", "true", "0")]
+    {
+        let template = Template::with(&[("RedisDurability", durability)]);
+        let caches = ["AWS::ElastiCache::ServerlessCache", "AWS::ElastiCache::ReplicationGroup"];
+        let made: usize = caches.iter().map(|kind| template.resources(kind).len()).sum();
+        assert_eq!(made, 1, "{durability}");
+        for name in ["Signup", "Activities", "Consumer", "Reconcile"] {
+            let variables = variables(&function(&template, name));
+            assert_eq!(variables["REDIS_CLUSTER"], cluster, "{name}, {durability}");
+            let grants = ["Signup", "Activities"].contains(&name);
+            assert_eq!(variables.get("REDIS_WAIT_REPLICAS").map(String::as_str), grants.then_some(wait), "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_queue_has_one_event_source_that_waits_for_provisioning() {
+    let topology = Topology::from_env(&Env::new(&|_| None)).unwrap();
+    for queues in 1..=8_usize {
+        let template = Template::with(&[("SignupQueues", &queues.to_string())]);
+        let sources = template.resources("AWS::Lambda::EventSourceMapping");
+        let mut listened: Vec<_> = sources.values().map(|source| text_of(&source["Properties"]["Queues"][0])).collect();
+        listened.sort_unstable();
+        let others = (1..queues).map(|queue| format!("{}.{queue}", topology.queue));
+        let expected: Vec<_> = std::iter::once(topology.queue.clone()).chain(others).collect();
+        assert_eq!(listened, expected);
+        for (name, source) in &sources {
+            assert_eq!(source["DependsOn"], "Provisioned", "{name}");
+            assert_eq!(source["Properties"]["BatchSize"], 10_000, "{name}");
+        }
+    }
+}
+
+/// A route, and who may use it: anybody, or who has a token, with one of these scopes if there are any.
+#[derive(Debug)]
+struct Route {
+    function: String,
+    is_public: bool,
+    scopes: Vec<String>,
+}
+
+/// By method and path.
+fn routes(template: &Template) -> BTreeMap<(String, String), Route> {
+    let mut routes = BTreeMap::new();
+    for (function, resource) in template.resources("AWS::Serverless::Function") {
+        let Some(events) = resource["Properties"]["Events"].as_object() else { continue };
+        for event in events.values().filter(|event| event["Type"] == "HttpApi") {
+            let event = &event["Properties"];
+            let scopes = event["Auth"]["AuthorizationScopes"].as_array().into_iter().flatten().map(text_of).collect();
+            let is_public = event["Auth"]["Authorizer"] == "NONE";
+            let route = Route { function: function.clone(), is_public, scopes };
+            let replaced = routes.insert((text_of(&event["Method"]), text_of(&event["Path"])), route);
+            assert!(replaced.is_none(), "two routes are the same: {event}");
+        }
+    }
+    routes
+}
+
+/// Functions with servers that are nowhere: they tell what they serve all the same.
+struct Nowhere {
+    signup: signup::App,
+    activities: activities::App,
+}
+
+impl Nowhere {
+    fn new() -> Self {
+        let port = local::servers::free_port().unwrap();
+        let lookup = |name: &str| match name {
+            "REDIS_URL" => Some(format!("redis://127.0.0.1:{port}")),
+            "AMQP_URL" => Some(format!("amqp://127.0.0.1:{port}")),
+            "MYSQL_URL" => Some(format!("mysql://127.0.0.1:{port}/onrush")),
+            "REDIS_TIMEOUT_MS" | "PUBLISH_TIMEOUT_MS" => Some("50".to_owned()),
+            _ => None,
+        };
+        let env = Env::new(&lookup);
+        Self { signup: signup::App::from_env(&env).unwrap(), activities: activities::App::from_env(&env).unwrap() }
+    }
+
+    /// What a function says to somebody with these scopes, or without a token.
+    async fn ask(&self, function: &str, method: &str, path: &str, scopes: Option<&str>) -> Reply {
+        let mut event = event_for(method, &path.replace("{activityId}", "42"), scopes.map(|_| "alice"), "");
+        if let Some(scopes) = scopes {
+            event["requestContext"]["authorizer"]["jwt"]["claims"]["scope"] = json!(scopes);
+        }
+        let response: Response<Body> = match function {
+            "Signup" => signup::handle(&self.signup, request_of(&event)).await,
+            "Activities" => activities::handle(&self.activities, request_of(&event)).await,
+            other => panic!("{other} has no HTTP API"),
+        };
+        Reply::of(response)
+    }
+}
+
+/// `[workspace.metadata.lambda.watch.router]` of Cargo.toml: the function of each path.
+fn router() -> BTreeMap<String, String> {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    let metadata = cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).output().unwrap();
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let router = metadata["metadata"]["lambda"]["watch"]["router"].as_object().unwrap().iter();
+    // What API Gateway refuses itself.
+    let router = router.filter(|(path, _)| *path != "/" && !path.contains("{*"));
+    router.map(|(path, function)| (path.clone(), text_of(function))).collect()
+}
+
+#[tokio::test]
+async fn the_routes_are_those_that_the_functions_serve() {
+    let template = Template::with(&[]);
+    let (routes, router, nowhere) = (routes(&template), router(), Nowhere::new());
+    let paths: BTreeSet<_> = routes.keys().map(|(_, path)| path).collect();
+    assert_eq!(paths, router.keys().collect(), "template.yaml and the router of Cargo.toml");
+    for path in paths {
+        for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+            let function = if router[path] == "signup" { "Signup" } else { "Activities" };
+            let served = ![404, 405].contains(&nowhere.ask(function, method, path, None).await.status);
+            let route = routes.get(&(method.to_owned(), path.clone()));
+            assert_eq!(route.map(|route| route.function.as_str()), served.then_some(function), "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_asks_for_tokens_and_scopes_where_the_functions_do() {
+    let template = Template::with(&[]);
+    let (routes, nowhere) = (routes(&template), Nowhere::new());
+    for ((method, path), Route { function, is_public, scopes }) in &routes {
+        let status = async |scopes: Option<&str>| nowhere.ask(function, method, path, scopes).await.status;
+        assert_eq!(status(None).await != 401, *is_public, "{method} {path} without a token");
+        assert_eq!(status(Some("openid")).await == 403, !scopes.is_empty(), "{method} {path} without a scope");
+        for scope in scopes {
+            assert_ne!(status(Some(scope)).await, 403, "{method} {path} with {scope}");
+        }
+    }
+    let api = template.resource("AWS::Serverless::HttpApi", "Api");
+    let default = text_of(&api["Properties"]["Auth"]["DefaultAuthorizer"]);
+    assert!(api["Properties"]["Auth"]["Authorizers"][&default]["JwtConfiguration"]["issuer"].is_string(), "{api}");
+}
+
+#[test]
+fn people_who_sign_in_by_the_app_get_no_scope_of_an_organiser() {
+    let template = Template::with(&[]);
+    let clients = template.resources("AWS::Cognito::UserPoolClient");
+    for (name, client) in clients {
+        let client = &client["Properties"];
+        let grants = |scope: &Value| text_of(scope).contains("activities.");
+        let may_organise = client["AllowedOAuthScopes"].as_array().unwrap().iter().any(grants);
+        let is_program =
+            client["AllowedOAuthFlows"] == json!(["client_credentials"]) && client["GenerateSecret"] == true;
+        assert_eq!(may_organise, is_program, "{name}");
+    }
+}
+
+/// All that a function may do, and on what: `*` stands for anything. Nothing else is allowed to any of them.
+fn allowed(function: &str) -> BTreeSet<(String, bool)> {
+    const ANYWHERE: [&str; 8] = [
+        "ec2:AssignPrivateIpAddresses",
+        "ec2:CreateNetworkInterface",
+        "ec2:DeleteNetworkInterface",
+        "ec2:DescribeNetworkInterfaces",
+        "ec2:DescribeSubnets",
+        "ec2:UnassignPrivateIpAddresses",
+        "xray:PutTelemetryRecords",
+        "xray:PutTraceSegments",
+    ];
+    const OWN: [&str; 3] = ["logs:CreateLogStream", "logs:PutLogEvents", "secretsmanager:GetSecretValue"];
+    let (own, anywhere): (&[&str], &[&str]) = match function {
+        "Consumer" => (&["mq:DescribeBroker"], &["ec2:DescribeSecurityGroups", "ec2:DescribeVpcs"]),
+        _ => (&[], &[]),
+    };
+    let own = OWN.iter().chain(own).map(|action| ((*action).to_owned(), false));
+    own.chain(ANYWHERE.iter().chain(anywhere).map(|action| ((*action).to_owned(), true))).collect()
+}
+
+fn listed(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().map(text_of).collect(),
+        one => vec![text_of(one)],
+    }
+}
+
+/// The statements of a function's role, also those of the policies that it shares.
+fn statements(template: &Template, function: &Value) -> Vec<Value> {
+    let name_in = |reference: &Value| text_of(reference).trim_matches(['<', '>']).trim_end_matches(".Arn").to_owned();
+    let role = template.resource("AWS::IAM::Role", &name_in(&function["Role"]))["Properties"].clone();
+    let shared = role["ManagedPolicyArns"].as_array().unwrap().iter().map(|policy| {
+        template.resource("AWS::IAM::ManagedPolicy", &name_in(policy))["Properties"]["PolicyDocument"].clone()
+    });
+    let own = role["Policies"].as_array().unwrap().iter().map(|policy| policy["PolicyDocument"].clone());
+    shared.chain(own).flat_map(|document| document["Statement"].as_array().unwrap().clone()).collect()
+}
+
+#[test]
+fn each_function_may_do_what_it_needs_and_nothing_else() {
+    for deployment in DEPLOYMENTS {
+        let template = Template::with(deployment);
+        for name in FUNCTIONS {
+            let function = function(&template, name);
+            assert!(function["Policies"].is_null(), "{name} has a role of its own, to which SAM adds no policies");
+            let mut actions = BTreeSet::new();
+            for statement in statements(&template, &function) {
+                if statement["Effect"] == "Deny" {
+                    continue;
+                }
+                assert!(statement["NotAction"].is_null() && statement["NotResource"].is_null(), "{name}: {statement}");
+                let resources = listed(&statement["Resource"]);
+                for action in listed(&statement["Action"]) {
+                    if action == "secretsmanager:GetSecretValue" {
+                        let variables = variables(&function);
+                        let arns =
+                            variables.iter().filter(|(name, arn)| name.ends_with("_SECRET_ARN") && !arn.is_empty());
+                        let arns: BTreeSet<_> = arns.map(|(_, arn)| arn.clone()).collect();
+                        assert_eq!(resources.iter().cloned().collect::<BTreeSet<_>>(), arns, "the logins of {name}");
+                    }
+                    actions.insert((action, resources.iter().any(|resource| resource.contains('*'))));
+                }
+            }
+            assert_eq!(actions, allowed(name), "{name} with {deployment:?}");
+        }
+        let policies: usize =
+            ["AWS::IAM::Policy", "AWS::Lambda::Url"].iter().map(|kind| template.resources(kind).len()).sum();
+        assert_eq!(policies, 0, "what is allowed stands in the roles");
+    }
+}
