@@ -2,6 +2,7 @@
 //! trigger and the schedule, the sale, the chaos, and the checks of the promises.
 
 pub mod chaos;
+pub mod cold_start;
 pub mod demo;
 pub mod exec;
 pub mod functions;

@@ -29,6 +29,8 @@ enum Command {
     Demo(local::demo::Args),
     /// Kill, freeze and stop every part during a sale, heal, and hold the result against every reply
     Chaos(local::chaos::Args),
+    /// Measure from the start of each function to its first reply, over TLS, and its memory
+    ColdStart(local::cold_start::Args),
     /// Send a crowd to an activity
     Sale(local::sale::Args),
     /// Check the promises in Redis, RabbitMQ and MySQL
@@ -42,6 +44,7 @@ async fn main() -> ExitCode {
         Command::Up(args) => local::up::run(args).await,
         Command::Demo(args) => local::demo::run(args).await,
         Command::Chaos(args) => local::chaos::run(args).await,
+        Command::ColdStart(args) => local::cold_start::run(args).await,
         Command::Sale(args) => local::sale::run(args).await,
         Command::Verify(args) => local::verify::run(args).await,
     };
