@@ -4,7 +4,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(CURDIR)/target/tools/venv/bin:$(PATH
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo up chaos verify test test-modern test-cluster lint lint-workflows lint-template build sizes zips setup
+.PHONY: help demo up chaos verify test test-modern test-cluster lint lint-workflows lint-template build sizes cold-start zips setup
 
 help:
 	@echo 'make demo    run a sale on real servers from start to end, check every promise, report'
@@ -17,6 +17,7 @@ help:
 	@echo 'make lint    template.yaml, the workflows, compose.yaml and the shell scripts'
 	@echo 'make build   what sam deploy uploads to AWS, in .aws-sam'
 	@echo 'make sizes   the release binaries of the functions, and whether they are small enough for a fast start'
+	@echo 'make cold-start  how long each function takes to its first reply over TLS, and its memory'
 	@echo 'make zips    the functions as zips for Lambda, for arm64 and x86_64, in target/zips'
 	@echo 'make setup   only install what the others need'
 
@@ -112,6 +113,12 @@ sizes:
 	@for function in signup consumer; do \
 		test $$(stat -c %s $(TARGET)/release/$$function) -lt $(LARGEST) || \
 		{ echo "$$function is not below $(LARGEST) bytes"; exit 1; }; done
+
+# From the start of each function to its first reply, over TLS, with limits; see local/src/cold_start.rs.
+cold-start:
+	@local/setup.sh run
+	cargo build --release --workspace --exclude tests --bins
+	@$(TARGET)/release/local cold-start
 
 FUNCTIONS := signup consumer activities reconcile provision
 

@@ -10,8 +10,10 @@ use tests::{Settings, World};
 const PASSWORD: &str = "hunter2";
 
 /// A setting, and values that a function must not start with; an empty one counts as missing.
-const MALFORMED: [(&str, &[&str]); 12] = [
+const MALFORMED: [(&str, &[&str]); 14] = [
     ("REDIS_URL", &["", "localhost:6379", "http://:hunter2@cache", "redis://", "redis://:hunter2@cache:port"]),
+    ("REDIS_CLUSTER", &["yes", "1", "TRUE"]),
+    ("TLS_CA_FILE", &["/no/such/file.pem", "/", "/etc/hostname"]),
     ("REDIS_TIMEOUT_MS", &["0", "-1", "soon", "1.5", "60001", "99999999999999999999"]),
     ("REDIS_WAIT_REPLICAS", &["-1", "all", "11"]),
     ("ARCHIVE_AFTER_DAYS", &["0", "-1", "a week", "3651"]),
@@ -22,8 +24,21 @@ const MALFORMED: [(&str, &[&str]); 12] = [
     ("SIGNUP_QUEUE", &[TOO_LONG]),
     ("SIGNUP_QUEUES", &["0", "9", "-1", "two", "1.5"]),
     ("DEV_USER_HEADER", &["x user id", "x-user-id:", "é"]),
-    ("MYSQL_URL", &["", "root:hunter2@db/onrush", "mysql://root:hunter2@db", "postgres://root:hunter2@db/onrush"]),
+    (
+        "MYSQL_URL",
+        &[
+            "",
+            "root:hunter2@db/onrush",
+            "mysql://root:hunter2@db",
+            "postgres://root:hunter2@db/onrush",
+            ANY_CA,
+            ANY_HOST,
+        ],
+    ),
 ];
+
+const ANY_CA: &str = "mysql://root:hunter2@db/onrush?require_ssl=true&verify_ca=false";
+const ANY_HOST: &str = "mysql://root:hunter2@db/onrush?require_ssl=true&verify_identity=false";
 
 /// AMQP names have 255 bytes at most.
 const TOO_LONG: &str = concat!(
@@ -45,8 +60,9 @@ fn settings() -> Settings {
 #[tokio::test]
 async fn a_function_with_a_missing_or_malformed_setting_does_not_start_and_says_which() {
     type Start = fn(&Env<'_>) -> Result<(), String>;
-    let all = ["REDIS_URL", "REDIS_TIMEOUT_MS", "REDIS_WAIT_REPLICAS", "OUTBOX_GRACE_SECS"];
-    let broker = ["AMQP_URL", "PUBLISH_TIMEOUT_MS", "QUEUE_TYPE", "SIGNUP_QUEUE", "SIGNUP_QUEUES"];
+    let all =
+        ["REDIS_URL", "REDIS_CLUSTER", "REDIS_TIMEOUT_MS", "REDIS_WAIT_REPLICAS", "OUTBOX_GRACE_SECS", "TLS_CA_FILE"];
+    let broker = ["TLS_CA_FILE", "AMQP_URL", "PUBLISH_TIMEOUT_MS", "QUEUE_TYPE", "SIGNUP_QUEUE", "SIGNUP_QUEUES"];
     let signup: Start = |env| signup::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let activities: Start = |env| activities::App::from_env(env).map(drop).map_err(|error| error.to_string());
     let consumer: Start = |env| consumer::App::from_env(env).map(drop).map_err(|error| error.to_string());
@@ -76,6 +92,38 @@ async fn a_function_with_a_missing_or_malformed_setting_does_not_start_and_says_
                 }
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_login_in_secrets_manager_needs_what_lambda_sets_and_an_address_without_one() {
+    let good = [
+        ("REDIS_URL", "rediss://cache:6379"),
+        ("REDIS_SECRET_ARN", "arn:aws:secretsmanager:eu-central-1:123456789012:secret:redis-a1b2c3"),
+        ("AMQP_URL", "amqps://user:hunter2@broker"),
+        ("AWS_REGION", "eu-central-1"),
+        ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
+        ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+    ];
+    let start = |name: &str, value: &str| {
+        let lookup = |asked: &str| match good.iter().find(|(known, _)| *known == asked) {
+            _ if asked == name => Some(value.to_owned()),
+            known => known.map(|(_, value)| (*value).to_owned()),
+        };
+        signup::App::from_env(&Env::new(&lookup)).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(start("", ""), Ok(()));
+    for (name, value, blamed) in [
+        ("REDIS_URL", "rediss://:hunter2@cache:6379", "REDIS_SECRET_ARN"),
+        ("AMQP_SECRET_ARN", "login", "AMQP_SECRET_ARN"),
+        ("AWS_REGION", "", "AWS_REGION"),
+        ("AWS_ACCESS_KEY_ID", "", "AWS_ACCESS_KEY_ID"),
+        ("AWS_SECRET_ACCESS_KEY", "", "AWS_SECRET_ACCESS_KEY"),
+        ("AWS_ENDPOINT_URL_SECRETS_MANAGER", "vpce.example", "AWS_ENDPOINT_URL_SECRETS_MANAGER"),
+        ("AWS_ENDPOINT_URL_SECRETS_MANAGER", "ftp://vpce.example", "AWS_ENDPOINT_URL_SECRETS_MANAGER"),
+    ] {
+        let line = start(name, value).expect_err(&format!("started with {name}={value}"));
+        assert!(line.starts_with(blamed) && !line.contains('\n') && !line.contains(PASSWORD), "{line}");
     }
 }
 
