@@ -143,6 +143,17 @@ fn each_queue_has_one_event_source_that_waits_for_provisioning() {
     }
 }
 
+#[test]
+fn queues_that_are_given_up_have_their_event_sources_until_they_are_drained() {
+    for (queues, drained, listened) in [("2", "0", 2), ("2", "1", 2), ("2", "4", 4), ("1", "8", 8), ("8", "2", 8)] {
+        let template = Template::with(&[("SignupQueues", queues), ("DrainedQueues", drained)]);
+        let sources = template.resources("AWS::Lambda::EventSourceMapping");
+        let expected: BTreeSet<_> = (0..listened).map(|queue| format!("SignupQueue{queue}")).collect();
+        assert_eq!(sources.keys().cloned().collect::<BTreeSet<_>>(), expected, "{queues}, {drained}");
+        assert_eq!(variables(&function(&template, "Signup"))["SIGNUP_QUEUES"], queues);
+    }
+}
+
 /// A route, and who may use it: anybody, or who has a token, with one of these scopes if there are any.
 #[derive(Debug)]
 struct Route {
