@@ -1,8 +1,8 @@
 """Checks what SAM makes of template.yaml, beyond what can be read in it.
 
 The transform runs in AWS when a stack is deployed. Here it runs offline, and its outcome is held against what the template
-promises: it adds no role and no policy, each route but the public one asks for a token, and only this stack's API and
-schedule may call a function.
+promises: it adds no role and no policy, each route but the public one asks for a token, browsers are told all they ask
+before a call (CORS), and only this stack's API and schedule may call a function.
 """
 
 import json
@@ -14,6 +14,7 @@ from samtranslator.parser.parser import Parser
 from samtranslator.translator.translator import Translator
 
 PUBLIC = {("/activities/{activityId}", "get")}
+CORS = {"allowOrigins", "allowMethods", "allowHeaders", "exposeHeaders", "maxAge"}
 
 
 def transformed(path):
@@ -38,6 +39,10 @@ def wrong(ours, theirs):
         if resource["Type"] == "AWS::Lambda::Permission" and "SourceArn" not in resource["Properties"]:
             yield f"anybody at {resource['Properties']['Principal']} may call by {name}"
         if resource["Type"] == "AWS::ApiGatewayV2::Api":
+            cors = resource["Properties"]["Body"].get("x-amazon-apigateway-cors", {})
+            _, cors, _ = cors.get("Fn::If", (None, cors, None))
+            if set(cors) != CORS:
+                yield f"the CORS settings of {name} are not {sorted(CORS)}: {json.dumps(cors)}"
             for path, methods in resource["Properties"]["Body"]["paths"].items():
                 for method, operation in methods.items():
                     # `NONE` is SAM's word for "nobody is asked".
