@@ -46,9 +46,12 @@ def wrong(ours, theirs):
             for path, methods in resource["Properties"]["Body"]["paths"].items():
                 for method, operation in methods.items():
                     # `NONE` is SAM's word for "nobody is asked".
-                    asks = any(scheme != "NONE" for wanted in operation.get("security", []) for scheme in wanted)
+                    asked = {scheme: scopes for wanted in operation.get("security", []) for scheme, scopes in wanted.items()}
+                    asks = any(scheme != "NONE" for scheme in asked)
                     if asks == ((path, method) in PUBLIC):
                         yield f"{method} {path} {'asks' if asks else 'does not ask'} for a token"
+                    if asks and not all(asked.values()):
+                        yield f"{method} {path} asks for no scope, so an ID token will do"
     if len(theirs) > 500:
         yield f"{len(theirs)} resources; CloudFormation takes 500"
     if len(json.dumps(theirs)) > 1_000_000:

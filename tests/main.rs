@@ -40,6 +40,7 @@ mod reconcile_replay;
 mod reconcile_speed;
 mod reconcile_surplus;
 mod reconcile_together;
+mod redis_user;
 mod scripts;
 mod scripts_reconcile;
 mod settings;

@@ -154,7 +154,21 @@ fn queues_that_are_given_up_have_their_event_sources_until_they_are_drained() {
     }
 }
 
-/// A route, and who may use it: anybody, or who has a token, with one of these scopes if there are any.
+#[test]
+fn the_broker_bears_the_sign_ups_of_two_generations_and_everybody_else() {
+    // Eight pollers and their consumers, and four runs of reconcile.
+    const OTHERS: u32 = 20;
+    for size in ["mq.m7g.medium", "mq.m7g.large", "mq.m7g.xlarge"] {
+        let template = Template::with(&[("BrokerInstanceType", size)]);
+        let alarm = template.resource("AWS::CloudWatch::Alarm", "BrokerConnectionsAlarm");
+        let share = text_of(&alarm["Properties"]["Metrics"][0]["Expression"]);
+        let limit: u32 = share.rsplit(' ').next().unwrap().parse().unwrap();
+        let signups: u32 = text_of(&function(&template, "Signup")["ReservedConcurrentExecutions"]).parse().unwrap();
+        assert!(2 * signups + OTHERS <= limit, "{size}: 2 × {signups} of {limit}");
+    }
+}
+
+/// A route, and who may use it: anybody, or who has a token with one of these scopes.
 #[derive(Debug)]
 struct Route {
     function: String,
@@ -248,7 +262,9 @@ async fn the_gateway_asks_for_tokens_and_scopes_where_the_functions_do() {
     for ((method, path), Route { function, is_public, scopes }) in &routes {
         let status = async |scopes: Option<&str>| nowhere.ask(function, method, path, scopes).await.status;
         assert_eq!(status(None).await != 401, *is_public, "{method} {path} without a token");
-        assert_eq!(status(Some("openid")).await == 403, !scopes.is_empty(), "{method} {path} without a scope");
+        assert_eq!(scopes.is_empty(), *is_public, "{method} {path}: an ID token, which has no scopes, would do");
+        let is_for_organisers = scopes.iter().any(|scope| scope.contains("activities."));
+        assert_eq!(status(Some("openid")).await == 403, is_for_organisers, "{method} {path} without that scope");
         for scope in scopes {
             assert_ne!(status(Some(scope)).await, 403, "{method} {path} with {scope}");
         }
