@@ -8,8 +8,8 @@
 -- Returns {"noticed", barrier, number, number, …}   the number of a new barrier, and that of each activity; all as text
 --
 -- Example: KEYS rebuild, ARGV 42  ->  {"noticed", "1796040000123", "1796040000123"}
--- A barrier is a message that is sent to each queue after the loss was noticed. When it came out of them all, so has all
--- that was sent before the loss. Numbers follow the clock, so that they rise also after this key itself was lost.
+-- A barrier is a message that is sent to each queue after the loss was noticed. When it came out of them all, so has
+-- all that was sent before the loss. Numbers follow the clock, so that they rise also after this key itself was lost.
 
 local rebuild_key = KEYS[1]
 
