@@ -39,7 +39,7 @@ fn the_seed_and_the_plan_are_printed_and_the_same_seed_has_the_same_plan() {
         assert!(run.status.success());
         String::from_utf8(run.stderr).unwrap()
     };
-    assert!(plan("7").starts_with("Chaos of seed 7, 5 minutes: "), "{}", plan("7"));
+    assert!(plan("7").starts_with("Chaos of seed 7, 5 minutes, 2 queue(s): "), "{}", plan("7"));
     assert_eq!(plan("7"), plan("7"));
     assert_ne!(plan("7").lines().nth(1), plan("8").lines().nth(1));
 }
