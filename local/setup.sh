@@ -93,6 +93,7 @@ ${redis:+ Redis 7 or Valkey,}${rabbitmq:+ RabbitMQ,}${mysql:+ MySQL 8 or MariaDB
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
         # While this file says 101, installed services are not started.
+        ours=yes
         trap '$as_root rm -f "$policy"' EXIT
         trap 'exit 130' HUP INT TERM
         printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
@@ -100,6 +101,8 @@ ${redis:+ Redis 7 or Valkey,}${rabbitmq:+ RabbitMQ,}${mysql:+ MySQL 8 or MariaDB
     fi
     # shellcheck disable=SC2086 # words on purpose
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >&2
+    # A later part of this script has another trap.
+    [ -z "${ours:-}" ] || $as_root rm -f "$policy"
 fi
 
 # 3. Redis 7, for its script flags.

@@ -43,7 +43,7 @@ impl Guarded {
             settings.insert(name.to_owned(), arn(name));
         }
         let guarded = Self { secrets, user, settings, database, redis, dir };
-        guarded.rotate("first: p/w@1").await;
+        guarded.rotate("first: 50%41 p/w@1").await;
         guarded
     }
 
@@ -147,7 +147,7 @@ async fn logins_that_were_rotated_are_fetched_again_and_nobody_notices() {
 
     // A login that was fetched a moment ago is not fetched again.
     tokio::time::sleep_until((fetched + FETCH_AGAIN_AFTER).into()).await;
-    guarded.rotate("second: p/w@2").await;
+    guarded.rotate("second: %ff%2F p/w@2").await;
     // The same corner, looked at with the login of now.
     let world = with_all(&world.settings).await;
     sale.world = &world;

@@ -83,8 +83,10 @@ impl Login {
     /// The address with this login in it.
     pub(super) fn into_url(self, address: &Secret) -> Option<Secret> {
         let mut url = Url::parse(address.expose()).ok()?;
-        url.set_username(&self.username).ok()?;
-        url.set_password(Some(&self.password)).ok()?;
+        // `url` keeps a percent sign as it is, and every client would read it as the beginning of an escape.
+        let escaped = |text: &str| text.replace('%', "%25");
+        url.set_username(&escaped(&self.username)).ok()?;
+        url.set_password(Some(&escaped(&self.password))).ok()?;
         Some(Secret::new(url.as_str()))
     }
 }

@@ -66,7 +66,10 @@ impl From<SecretsManagerError> for CallError {
 
 impl CallError {
     fn is_login_refused(&self) -> bool {
-        matches!(self, Self::Redis(error) if error.kind() == ErrorKind::AuthenticationFailed)
+        let Self::Redis(error) = self else { return false };
+        // A cluster's client tells of it in words only, as one of several reasons why no node could be reached.
+        error.kind() == ErrorKind::AuthenticationFailed
+            || (error.is_io_error() && error.to_string().contains("authentication failed"))
     }
 
     /// Tells a broken part from data that Onrush did not write.
