@@ -203,10 +203,11 @@ async fn a_crowd_of_killed_requests_holds_each_place_once() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "signup never came to signup.before-publish")]
 async fn a_test_whose_kill_never_happens_fails() {
     let world = World::new().await;
     let id = world.open_activity(1).await;
     assert_eq!(call(&world.signup(), "POST", id, "alice").await.status, 202);
-    killed(&world, "POST", id, "alice", BEFORE_PUBLISH).await;
+    let event = signup_event("POST", id, "alice");
+    let error = ONCE.died(&world, "signup", &event, BEFORE_PUBLISH, 1).await.unwrap_err();
+    assert!(error.starts_with("signup never came to signup.before-publish"), "{error}");
 }

@@ -39,9 +39,26 @@ impl Once {
 
     /// The same, when it comes to the point for the `pass`th time.
     pub async fn killed_on_pass(&self, world: &World, function: &str, event: &Value, point: &str, pass: u32) {
+        self.died(world, function, event, point, pass).await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// The same; what went otherwise where it did not get there, or replied before.
+    pub async fn died(
+        &self,
+        world: &World,
+        function: &str,
+        event: &Value,
+        point: &str,
+        pass: u32,
+    ) -> Result<(), String> {
         let output = self.output(world, &[function, "--kill-at", point, &pass.to_string()], event).await;
-        assert_eq!(output.status.signal(), Some(SIGKILL), "{function} never came to {point}: {}", said(&output));
-        assert!(output.stdout.is_empty(), "{function} replied before it came to {point}: {}", said(&output));
+        if output.status.signal() != Some(SIGKILL) {
+            return Err(format!("{function} never came to {point}: {}", said(&output)));
+        }
+        if !output.stdout.is_empty() {
+            return Err(format!("{function} replied before it came to {point}: {}", said(&output)));
+        }
+        Ok(())
     }
 
     async fn output(&self, world: &World, arguments: &[&str], event: &Value) -> Output {
