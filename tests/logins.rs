@@ -4,13 +4,14 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use local::servers::{Redis, RunDir};
 use mysql_async::prelude::Queryable;
 use shared::config::{Env, MysqlConfig, RedisConfig};
-use shared::endpoint::FETCH_AGAIN_AFTER;
+use shared::endpoint::{FAILURE_HOLDS_FOR, FETCH_AGAIN_AFTER};
 use shared::reservations::Reservations;
 use shared::store::Store;
-use tests::{Sale, SecretsManager, Settings, World, empty_database, eventually, one_redis, redis_at};
+use tests::{Sale, SecretsManager, Settings, Trouble, World, empty_database, eventually, one_redis, redis_at, users};
 
 /// Users of a test's own on the three servers, and a Secrets Manager that keeps their logins.
 struct Guarded {
@@ -93,6 +94,13 @@ impl Guarded {
         with_all(&self.settings).await
     }
 
+    /// The same where nobody waits longer than this for Redis.
+    async fn hasty_world(&self, redis_timeout: Duration) -> World {
+        let mut settings = self.settings.clone();
+        settings.insert("REDIS_TIMEOUT_MS".to_owned(), redis_timeout.as_millis().to_string());
+        with_all(&settings).await
+    }
+
     async fn stop(mut self) {
         self.redis.stop().await.unwrap();
         self.dir.finish(true).unwrap();
@@ -168,16 +176,39 @@ async fn logins_that_were_rotated_are_fetched_again_and_nobody_notices() {
 #[tokio::test]
 async fn while_secrets_manager_is_down_a_function_starts_and_heals_when_it_is_back() {
     let guarded = Guarded::start().await;
-    let world = guarded.world().await;
-    let signup = world.signup();
-    let sale = Sale::open(&world, signup.clone(), 10).await;
-    guarded.secrets.set_down(true);
-    signup.warm_up().await;
-    let begun = Instant::now();
-    sale.expect("POST", "alice", 503).await;
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    guarded.secrets.set_down(false);
-    sale.expect("POST", "alice", 202).await;
+    let world = guarded.hasty_world(Duration::from_millis(300)).await;
+    let mut sale = Sale::open(&world, world.signup(), 10).await;
+    for trouble in [Trouble::Errors, Trouble::Silence] {
+        let (signup, user) = (world.signup(), format!("{trouble:?}"));
+        sale.goes_on_with(signup.clone());
+        guarded.secrets.set_trouble(Some(trouble));
+        signup.warm_up().await;
+        let begun = Instant::now();
+        sale.expect("POST", &user, 503).await;
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        guarded.secrets.set_trouble(None);
+        let is_served = async || sale.call("POST", &user).await.status == 202;
+        eventually("a sign-up after the trouble", Duration::from_secs(10), is_served).await;
+    }
+    guarded.stop().await;
+}
+
+#[tokio::test]
+async fn a_secrets_manager_in_trouble_is_asked_now_and_then_however_many_people_come() {
+    let guarded = Guarded::start().await;
+    let world = guarded.hasty_world(Duration::from_millis(300)).await;
+    for trouble in [Trouble::Errors, Trouble::Silence] {
+        let sale = Sale::open(&world, world.signup(), 10).await;
+        guarded.secrets.set_trouble(Some(trouble));
+        let (begun, before, mut people) = (Instant::now(), guarded.secrets.asked().len(), 0);
+        while begun.elapsed() < 3 * FAILURE_HOLDS_FOR {
+            people += join_all(users(20).iter().map(|user| sale.expect("POST", user, 503))).await.len();
+        }
+        // Two tries a fetch, and a pause after each fetch.
+        let asked = guarded.secrets.asked().len() - before;
+        assert!((2..=8).contains(&asked) && people > 50, "{trouble:?}: asked {asked} times for {people} people");
+        guarded.secrets.set_trouble(None);
+    }
     guarded.stop().await;
 }
 

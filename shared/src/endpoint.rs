@@ -1,19 +1,18 @@
 //! Where a server is, and what opens it: its address, a login that Secrets Manager may keep, and whom to trust.
 
 mod clients;
+mod kept_login;
 mod secrets_manager;
 mod trust;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
+use kept_login::KeptLogin;
+pub use kept_login::{FAILURE_HOLDS_FOR, FETCH_AGAIN_AFTER};
 pub use secrets_manager::{Credentials, SecretsManager, SecretsManagerError};
 pub use trust::{AuthoritiesError, TrustedAuthorities};
 
 use crate::config::Secret;
-
-/// While a server refuses a login that was fetched a moment ago, Secrets Manager is left alone.
-pub const FETCH_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// The address of a server with the login that opens it. Clones share what was fetched.
 #[derive(Clone, Debug)]
@@ -21,21 +20,6 @@ pub struct Endpoint {
     url: Secret,
     kept_login: Option<Arc<KeptLogin>>,
     trusted: Option<Arc<TrustedAuthorities>>,
-}
-
-/// A login that Secrets Manager keeps, and the address with it as it was last fetched.
-#[derive(Debug)]
-struct KeptLogin {
-    secret_id: String,
-    manager: SecretsManager,
-    opened: Mutex<Option<Opened>>,
-    fetching: tokio::sync::Mutex<()>,
-}
-
-#[derive(Clone, Debug)]
-struct Opened {
-    url: Secret,
-    fetched_at: Instant,
 }
 
 impl Endpoint {
@@ -55,8 +39,7 @@ impl Endpoint {
     /// The same address, opened by the login in this secret.
     #[must_use]
     pub fn with_login(mut self, secret_id: String, manager: SecretsManager) -> Self {
-        let (opened, fetching) = (Mutex::default(), tokio::sync::Mutex::default());
-        self.kept_login = Some(Arc::new(KeptLogin { secret_id, manager, opened, fetching }));
+        self.kept_login = Some(Arc::new(KeptLogin::new(secret_id, manager)));
         self
     }
 
@@ -90,29 +73,5 @@ impl Endpoint {
         let Some(login) = &self.kept_login else { return Ok(None) };
         let newer = login.url(&self.url, Some(refused)).await?;
         Ok(Some(newer).filter(|newer| newer != refused))
-    }
-}
-
-impl KeptLogin {
-    /// The address with the login in it; another one than `refused`, if there is one by now.
-    async fn url(&self, address: &Secret, refused: Option<&Secret>) -> Result<Secret, SecretsManagerError> {
-        if let Some(url) = self.usable(refused) {
-            return Ok(url);
-        }
-        let _one_at_a_time = self.fetching.lock().await;
-        if let Some(url) = self.usable(refused) {
-            return Ok(url);
-        }
-        let login = self.manager.login(&self.secret_id).await?;
-        let url = login.into_url(address).ok_or_else(|| SecretsManagerError::NoLogin(self.secret_id.clone()))?;
-        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Opened { url: url.clone(), fetched_at: Instant::now() });
-        Ok(url)
-    }
-
-    fn usable(&self, refused: Option<&Secret>) -> Option<Secret> {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let is_fresh = refused != Some(&opened.url) || opened.fetched_at.elapsed() < FETCH_AGAIN_AFTER;
-        is_fresh.then_some(opened.url)
     }
 }

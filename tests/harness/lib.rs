@@ -30,6 +30,6 @@ pub use once::Once;
 pub use proxy::Proxy;
 pub use redis::{one_redis, redis_at, redis_behind};
 pub use sale::Sale;
-pub use secrets::SecretsManager;
+pub use secrets::{SecretsManager, Trouble};
 pub use template::{Template, text_of};
 pub use world::{Apart, Settings, World, eventually, invocation, random_activity_id};

@@ -29,7 +29,16 @@ pub struct SecretsManager {
 struct State {
     secrets: HashMap<String, String>,
     asked: Vec<String>,
-    is_down: bool,
+    trouble: Option<Trouble>,
+}
+
+/// What is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It answers with an error of the server.
+    Errors,
+    /// It never answers.
+    Silence,
 }
 
 impl SecretsManager {
@@ -44,8 +53,11 @@ impl SecretsManager {
                 let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
                     let request = read_request(&mut stream).await;
-                    let (status, body) = get_secret_value(&request, &mut shared.lock().unwrap());
-                    answer(&mut stream, status, &body.to_string()).await;
+                    let reply = get_secret_value(&request, &mut shared.lock().unwrap());
+                    match reply {
+                        Some((status, body)) => answer(&mut stream, status, &body.to_string()).await,
+                        None => std::future::pending().await,
+                    }
                 });
             }
         });
@@ -62,9 +74,9 @@ impl SecretsManager {
         self.state.lock().unwrap().secrets.insert(secret_id.to_owned(), text.to_owned());
     }
 
-    /// Answers with an error of the server from now on, or no longer.
-    pub fn set_down(&self, is_down: bool) {
-        self.state.lock().unwrap().is_down = is_down;
+    /// From now on, or no longer.
+    pub fn set_trouble(&self, trouble: Option<Trouble>) {
+        self.state.lock().unwrap().trouble = trouble;
     }
 
     /// Which secrets were asked for so far, in order.
@@ -92,7 +104,7 @@ impl Drop for SecretsManager {
     }
 }
 
-fn get_secret_value(request: &RawRequest, state: &mut State) -> (u16, Value) {
+fn get_secret_value(request: &RawRequest, state: &mut State) -> Option<(u16, Value)> {
     assert_eq!(request.line, "POST / HTTP/1.1");
     assert_eq!(request.header("x-amz-target"), "secretsmanager.GetSecretValue");
     assert_eq!(request.header("x-amz-security-token"), TOKEN);
@@ -100,14 +112,15 @@ fn get_secret_value(request: &RawRequest, state: &mut State) -> (u16, Value) {
     let body: Value = serde_json::from_slice(&request.body).unwrap();
     let secret_id = body["SecretId"].as_str().unwrap();
     state.asked.push(secret_id.to_owned());
-    match state.secrets.get(secret_id) {
-        _ if state.is_down => (500, json!({"__type": "InternalServiceError", "message": "down"})),
-        Some(text) => (200, json!({"ARN": secret_id, "Name": "login", "VersionId": "1", "SecretString": text})),
-        None => {
+    Some(match (state.trouble, state.secrets.get(secret_id)) {
+        (Some(Trouble::Silence), _) => return None,
+        (Some(Trouble::Errors), _) => (500, json!({"__type": "InternalServiceError", "message": "down"})),
+        (None, Some(text)) => (200, json!({"ARN": secret_id, "Name": "login", "VersionId": "1", "SecretString": text})),
+        (None, None) => {
             let kind = "com.amazonaws.secretsmanager#ResourceNotFoundException";
             (400, json!({"__type": kind, "Message": "Secrets Manager can't find the specified secret."}))
         }
-    }
+    })
 }
 
 /// The signature of the request as it came in: host, headers, time and body are those that were received.

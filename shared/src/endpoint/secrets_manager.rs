@@ -26,6 +26,9 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// A call that got no answer, or a "try again", is tried this often in all.
 const TRIES: u32 = 2;
 
+/// How long to wait before the next try.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A secret has at most 65,536 bytes; JSON may escape each.
 const LARGEST_ANSWER: usize = 512 * 1024;
 
@@ -54,7 +57,7 @@ pub struct SecretsManager {
 }
 
 /// The login of a server could not be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum SecretsManagerError {
     /// It did not answer, or not in time.
     #[error("secrets manager is unavailable: {0}")]
@@ -112,7 +115,10 @@ impl SecretsManager {
         let mut tries = 1;
         loop {
             match self.get_secret_value(secret_id).await {
-                Err(SecretsManagerError::Unavailable(_)) if tries < TRIES => tries += 1,
+                Err(SecretsManagerError::Unavailable(_)) if tries < TRIES => {
+                    tries += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
                 outcome => return outcome,
             }
         }
