@@ -11,7 +11,10 @@ use shared::config::{Env, MysqlConfig, RedisConfig};
 use shared::endpoint::{FAILURE_HOLDS_FOR, FETCH_AGAIN_AFTER};
 use shared::reservations::Reservations;
 use shared::store::Store;
-use tests::{Sale, SecretsManager, Settings, Trouble, World, empty_database, eventually, one_redis, redis_at, users};
+use tests::{
+    Sale, SecretsManager, Settings, Trouble, World, empty_database, end_connections, eventually, one_redis, redis_at,
+    set_redis_login, users,
+};
 
 /// Users of a test's own on the three servers, and a Secrets Manager that keeps their logins.
 struct Guarded {
@@ -41,7 +44,7 @@ impl Guarded {
             settings.insert(name.to_owned(), without_login(&url));
         }
         for name in SECRETS {
-            settings.insert(name.to_owned(), arn(name));
+            settings.insert(name.to_owned(), SecretsManager::arn(name));
         }
         let guarded = Self { secrets, user, settings, database, redis, dir };
         guarded.rotate("first: 50%41 p/w@1").await;
@@ -52,13 +55,8 @@ impl Guarded {
     async fn rotate(&self, password: &str) {
         let user = &self.user;
         let mut redis = redis_at(self.redis.url()).await;
-        redis::cmd("ACL")
-            .arg(&["SETUSER", user, "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"])
-            .exec_async(&mut redis)
-            .await
-            .unwrap();
-        let clients = redis::cmd("CLIENT").arg(&["KILL", "USER", user]).query_async::<i64>(&mut redis).await;
-        clients.unwrap();
+        set_redis_login(&mut redis, user, password).await;
+        end_connections(&mut redis, user).await;
 
         let console = std::env::var("RABBITMQ_MANAGEMENT_URL").unwrap();
         let http = local::https::client_builder().tls_certs_only([]).build().unwrap();
@@ -86,7 +84,7 @@ impl Guarded {
             let _ = mysql.query_drop(format!("KILL {session}")).await; // it may have ended by itself
         }
         for name in SECRETS {
-            self.secrets.keep(&arn(name), user, password);
+            self.secrets.keep(&SecretsManager::arn(name), user, password);
         }
     }
 
@@ -112,10 +110,6 @@ async fn with_all(settings: &Settings) -> World {
     World::with(&settings).await
 }
 
-fn arn(setting: &str) -> String {
-    format!("arn:aws:secretsmanager:eu-central-1:123456789012:secret:{setting}-a1b2c3")
-}
-
 fn without_login(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap();
     format!("{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, place)| place))
@@ -130,7 +124,7 @@ async fn each_login_is_fetched_once_by_a_function_however_many_people_come() {
     signup.warm_up().await;
     let mut asked = guarded.secrets.asked().split_off(before);
     asked.sort();
-    assert_eq!(asked, [arn("AMQP_SECRET_ARN"), arn("REDIS_SECRET_ARN")]);
+    assert_eq!(asked, [SecretsManager::arn("AMQP_SECRET_ARN"), SecretsManager::arn("REDIS_SECRET_ARN")]);
 
     let sale = Sale::open(&world, signup, 50).await;
     let before = guarded.secrets.asked().len();
@@ -245,7 +239,7 @@ async fn a_login_that_stays_wrong_is_not_fetched_again_by_every_request() {
     let guarded = Guarded::start().await;
     let world = guarded.world().await;
     let mut sale = Sale::open(&world, world.signup(), 10).await;
-    let wrong = arn("WRONG");
+    let wrong = SecretsManager::arn("WRONG");
     guarded.secrets.keep(&wrong, &guarded.user, "wrong");
     let mut settings = guarded.settings.clone();
     settings.insert("REDIS_SECRET_ARN".to_owned(), wrong.clone());

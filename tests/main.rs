@@ -4,6 +4,7 @@ mod activities_api;
 mod activities_changes;
 mod cluster;
 mod cluster_faults;
+mod cluster_logins;
 mod consumer;
 mod consumer_capacity;
 mod consumer_outages;

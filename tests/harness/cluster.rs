@@ -1,13 +1,14 @@
 //! Sales on a Redis cluster of a test's own.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use local::servers::{RedisCluster, RunDir};
+use local::servers::{Certificates, RedisCluster, RunDir};
 use shared::domain::ActivityId;
 use shared::reservations::ActivityKeys;
 
-use crate::{Reply, Sale, World, empty_database, random_activity_id};
+use crate::{Reply, Sale, World, empty_database, end_connections, random_activity_id, redis_at, set_redis_login};
 
 /// `REDIS_TIMEOUT_MS` where nothing else is set.
 pub const CLUSTER_TIMEOUT: Duration = Duration::from_millis(800);
@@ -15,19 +16,24 @@ pub const CLUSTER_TIMEOUT: Duration = Duration::from_millis(800);
 /// What a loaded machine may add to a deadline.
 pub const CLUSTER_MARGIN: Duration = Duration::from_millis(700);
 
+/// A busy machine may keep a node silent for less than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 const A_WHILE: Duration = Duration::from_secs(60);
 
 /// A cluster of a test's own.
 pub struct OwnCluster {
     /// Its nodes.
     pub nodes: RedisCluster,
+    /// What its nodes show, where they talk over TLS.
+    pub tls: Option<Certificates>,
     dir: RunDir,
 }
 
 impl OwnCluster {
     /// In which no node is taken for dead, however busy the machine is.
     pub async fn patient() -> Self {
-        Self::start(Duration::from_secs(60)).await
+        Self::start(PATIENCE).await
     }
 
     /// In which a dead primary is replaced within a few seconds.
@@ -38,7 +44,32 @@ impl OwnCluster {
     async fn start(node_timeout: Duration) -> Self {
         let dir = RunDir::create("test").unwrap();
         let nodes = RedisCluster::start(dir.path(), node_timeout).await.unwrap();
-        Self { nodes, dir }
+        Self { nodes, tls: None, dir }
+    }
+
+    /// The patient one over TLS.
+    pub async fn over_tls() -> Self {
+        let dir = RunDir::create("test").unwrap();
+        let tls = Certificates::create(&dir.path().join("tls")).unwrap();
+        let nodes = RedisCluster::start_over_tls(dir.path(), PATIENCE, &tls).await.unwrap();
+        Self { nodes, tls: Some(tls), dir }
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Lets this user in by this password alone, on every node. Who is in stays in.
+    pub async fn set_login(&self, user: &str, password: &str) {
+        for node in 0..6 {
+            set_redis_login(&mut redis_at(&self.nodes.url_of(node)).await, user, password).await;
+        }
+    }
+
+    /// Ends the connections of this user to a node.
+    pub async fn end_connections(&self, node: usize, user: &str) {
+        end_connections(&mut redis_at(&self.nodes.url_of(node)).await, user).await;
     }
 
     /// Stops it and removes its data.

@@ -28,7 +28,7 @@ pub use http::{HttpSink, Received};
 pub use mq::{Message, message_body, mq_event};
 pub use once::Once;
 pub use proxy::Proxy;
-pub use redis::{one_redis, redis_at, redis_behind};
+pub use redis::{end_connections, one_redis, redis_at, redis_behind, set_redis_login};
 pub use sale::Sale;
 pub use secrets::{SecretsManager, Trouble};
 pub use template::{Template, text_of};

@@ -24,3 +24,14 @@ pub fn one_redis() -> String {
     let url = |name| std::env::var(name).ok();
     url("SINGLE_REDIS_URL").or_else(|| url("REDIS_URL")).expect("REDIS_URL is set by `local exec`")
 }
+
+/// Lets this user in by this password alone. Who is in stays in.
+pub async fn set_redis_login(redis: &mut RedisLink, user: &str, password: &str) {
+    let rules = ["SETUSER", user, "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"];
+    redis::cmd("ACL").arg(&rules).exec_async(redis).await.unwrap();
+}
+
+/// Ends the connections of this user.
+pub async fn end_connections(redis: &mut RedisLink, user: &str) {
+    redis::cmd("CLIENT").arg(&["KILL", "USER", user]).exec_async(redis).await.unwrap();
+}

@@ -64,6 +64,11 @@ impl SecretsManager {
         Self { port, state, serving }
     }
 
+    /// The name of a secret.
+    pub fn arn(name: &str) -> String {
+        format!("arn:aws:secretsmanager:{REGION}:123456789012:secret:{name}-a1b2c3")
+    }
+
     /// Keeps a login, or changes it.
     pub fn keep(&self, secret_id: &str, username: &str, password: &str) {
         self.keep_text(secret_id, &json!({"username": username, "password": password, "engine": "any"}).to_string());

@@ -8,7 +8,8 @@ use redis::{AsyncConnectionConfig, FromRedisValue, Value};
 
 use super::process::{Launch, Process};
 use super::ready;
-use super::redis::{Redis, probe};
+use super::redis::{Redis, probe, tls_listener};
+use super::tls::Certificates;
 
 const PRIMARIES: usize = 3;
 const NODES: usize = 2 * PRIMARIES;
@@ -29,10 +30,25 @@ pub struct RedisCluster {
 #[derive(Debug)]
 struct Node {
     process: Process,
-    port: u16,
-    /// Where it talks to the other nodes.
-    bus_port: u16,
+    ports: Ports,
     id: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    /// Where we look after it, in plain text.
+    plain: u16,
+    /// Where it talks to the other nodes.
+    bus: u16,
+    /// Where clients come over TLS.
+    tls: Option<u16>,
+}
+
+impl Ports {
+    /// Where everybody else comes, the other nodes too.
+    fn open(self) -> u16 {
+        self.tls.unwrap_or(self.plain)
+    }
 }
 
 /// A slot on its way from one primary to another.
@@ -47,12 +63,21 @@ impl RedisCluster {
     /// Starts one with its data and logs in `dir`, and waits until all nodes agree. A node that stays silent for
     /// `node_timeout` is taken for dead: a busy machine needs more of it, a test of a failover less.
     pub async fn start(dir: &Path, node_timeout: Duration) -> anyhow::Result<Self> {
+        Self::start_with(dir, node_timeout, None).await
+    }
+
+    /// The same with nodes that talk to each other over TLS, and whose address leads there.
+    pub async fn start_over_tls(dir: &Path, node_timeout: Duration, tls: &Certificates) -> anyhow::Result<Self> {
+        Self::start_with(dir, node_timeout, Some(tls)).await
+    }
+
+    async fn start_with(dir: &Path, node_timeout: Duration, tls: Option<&Certificates>) -> anyhow::Result<Self> {
         let dir = ready::create_dir(dir)?;
         let program = Redis::program()?;
-        let mut cluster = ready::on_free_ports(async |ports: [u16; 2 * NODES]| {
-            let (ports, bus_ports) = ports.split_at(NODES);
-            let starts = ports.iter().zip(bus_ports).enumerate().map(|(number, (port, bus_port))| {
-                Node::start(dir.join(format!("node-{number}")), &program, *port, *bus_port, node_timeout)
+        let mut cluster = ready::on_free_ports(async |ports: [u16; 3 * NODES]| {
+            let starts = ports.chunks_exact(3).enumerate().map(|(number, ports)| {
+                let ports = Ports { plain: ports[0], bus: ports[1], tls: tls.map(|_| ports[2]) };
+                Node::start(dir.join(format!("node-{number}")), &program, ports, tls, node_timeout)
             });
             Ok(Self { nodes: futures::future::try_join_all(starts).await? })
         })
@@ -72,7 +97,7 @@ impl RedisCluster {
         }
         for number in 0..NODES {
             for other in self.nodes.iter().skip(number + 1) {
-                let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", other.port, other.bus_port);
+                let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", other.ports.open(), other.ports.bus);
                 self.tell(number, &meet).await?;
             }
         }
@@ -101,16 +126,19 @@ impl RedisCluster {
         .await
     }
 
-    /// `redis://127.0.0.1:port/` of the first node.
+    /// Where clients come in: `redis://127.0.0.1:port/` of the first node, or `rediss://`.
     #[must_use]
     pub fn url(&self) -> String {
-        self.url_of(0)
+        match self.nodes[0].ports.tls {
+            Some(port) => format!("rediss://127.0.0.1:{port}/"),
+            None => self.url_of(0),
+        }
     }
 
-    /// The same of any node.
+    /// `redis://127.0.0.1:port/` of any node, in plain text always.
     #[must_use]
     pub fn url_of(&self, number: usize) -> String {
-        format!("redis://127.0.0.1:{}/", self.nodes[number].port)
+        format!("redis://127.0.0.1:{}/", self.nodes[number].ports.plain)
     }
 
     /// The settings that lead a function or a test there.
@@ -197,7 +225,7 @@ impl RedisCluster {
 
     /// Moves one key of the slot. Tells whether it was there.
     pub async fn move_key(&self, moving: Move, key: &str) -> anyhow::Result<bool> {
-        let port = self.nodes[moving.to].port;
+        let port = self.nodes[moving.to].ports.open();
         let answer: String = self.ask(moving.from, &format!("MIGRATE 127.0.0.1 {port} {key} 0 5000")).await?;
         Ok(answer != "NOKEY")
     }
@@ -264,7 +292,8 @@ impl RedisCluster {
             let mut nodes = Vec::new();
             for node in values {
                 let (_, port, _, _): (String, u16, String, Value) = redis::from_redis_value(node)?;
-                nodes.push(self.nodes.iter().position(|node| node.port == port).context("a node of another cluster")?);
+                let node = self.nodes.iter().position(|node| node.ports.plain == port);
+                nodes.push(node.context("a node of another cluster")?);
             }
             read.push(Range { first, last, nodes });
         }
@@ -328,13 +357,22 @@ impl Node {
     async fn start(
         dir: PathBuf,
         program: &Path,
-        port: u16,
-        bus_port: u16,
+        ports: Ports,
+        tls: Option<&Certificates>,
         node_timeout: Duration,
     ) -> anyhow::Result<Self> {
         let dir = ready::create_dir(&dir)?;
+        let over_tls = ports.tls.zip(tls).map(|(port, tls)| {
+            ["--tls-cluster", "yes", "--tls-replication", "yes"]
+                .map(Into::into)
+                .into_iter()
+                .chain(tls_listener(port, tls))
+                .collect::<Vec<_>>()
+        });
         let process = Launch::new("a node of the Redis cluster", program, &dir, &dir.join("redis.log"))
-            .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--cluster-port", &bus_port.to_string()])
+            .args(["--bind", "127.0.0.1", "--port", &ports.plain.to_string()])
+            .args(["--cluster-port", &ports.bus.to_string()])
+            .args(over_tls.unwrap_or_default())
             .args(["--daemonize", "no", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"])
             .args(["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"])
             .args(["--cluster-node-timeout", &node_timeout.as_millis().to_string()])
@@ -346,13 +384,13 @@ impl Node {
             .arg("--dir")
             .arg(&dir)
             .start()?;
-        let mut node = Self { process, port, bus_port, id: String::new() };
+        let mut node = Self { process, ports, id: String::new() };
         node.until_answering().await?;
         Ok(node)
     }
 
     async fn until_answering(&mut self) -> anyhow::Result<()> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.port))?;
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/", self.ports.plain))?;
         let pid = self.process.pid();
         ready::until_ready(&mut self.process, START_LIMIT, async || probe(&client, pid).await).await
     }

@@ -140,10 +140,16 @@ impl Redis {
 
 /// Where it listens, in plain text or over TLS.
 fn listener(port: u16, tls: Option<&Certificates>) -> Vec<OsString> {
+    match tls {
+        Some(tls) => ["--port", "0"].map(Into::into).into_iter().chain(tls_listener(port, tls)).collect(),
+        None => vec!["--port".into(), port.to_string().into()],
+    }
+}
+
+/// Where it listens over TLS, besides.
+pub(super) fn tls_listener(port: u16, tls: &Certificates) -> Vec<OsString> {
     let port = port.to_string();
-    let Some(tls) = tls else { return vec!["--port".into(), port.into()] };
-    let mut args: Vec<OsString> =
-        ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"].map(Into::into).into();
+    let mut args: Vec<OsString> = ["--tls-port", &port, "--tls-auth-clients", "no"].map(Into::into).into();
     let files = [
         ("--tls-ca-cert-file", tls.authority()),
         ("--tls-cert-file", tls.certificate()),

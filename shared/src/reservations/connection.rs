@@ -65,10 +65,11 @@ impl From<SecretsManagerError> for CallError {
 }
 
 impl CallError {
+    /// Whether the login may be the reason. A cluster's client tells of it in words only, among the reasons why no node could be
+    /// reached; and once it has lost all nodes, it does not tell why.
     fn is_login_refused(&self) -> bool {
         let Self::Redis(error) = self else { return false };
-        // A cluster's client tells of it in words only, as one of several reasons why no node could be reached.
-        error.kind() == ErrorKind::AuthenticationFailed
+        matches!(error.kind(), ErrorKind::AuthenticationFailed | ErrorKind::ClusterConnectionNotFound)
             || (error.is_io_error() && error.to_string().contains("authentication failed"))
     }
 
