@@ -6,9 +6,10 @@ use local::servers::Certificates;
 use shared::config::{Env, RedisConfig};
 use shared::endpoint::FETCH_AGAIN_AFTER;
 use shared::reservations::Reservations;
-use tests::{OwnCluster, SecretsManager, Settings, World};
+use tests::{OwnCluster, Sale, SecretsManager, Settings, World};
 
 const USER: &str = "guarded";
+const FIRST: &str = "first: 50%41 p/w@1";
 
 /// A cluster over TLS with a user of its own, and a Secrets Manager that keeps the login.
 struct Guarded {
@@ -21,7 +22,7 @@ impl Guarded {
     async fn start() -> Self {
         let (cluster, secrets) = (OwnCluster::over_tls().await, SecretsManager::start().await);
         let guarded = Self { cluster, secrets, secret_id: SecretsManager::arn("redis") };
-        guarded.rotate("first: 50%41 p/w@1").await;
+        guarded.rotate(FIRST).await;
         guarded
     }
 
@@ -102,5 +103,21 @@ async fn a_cluster_whose_certificate_or_login_is_wrong_is_refused_and_the_error_
     guarded.secrets.keep(&wrong, USER, "wrong");
     let said = guarded.refusal([("REDIS_SECRET_ARN", wrong)]).await;
     assert!(said.contains("redis") && said.contains("authentication failed"), "{said}");
+    guarded.cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_function_that_began_with_a_wrong_login_sells_on_the_cluster_once_the_secret_is_right() {
+    let guarded = Guarded::start().await;
+    let world = guarded.world().await;
+    let mut sale = Sale::open(&world, world.signup(), 10).await;
+    guarded.secrets.keep(&guarded.secret_id, USER, "wrong");
+    sale.goes_on_with(world.signup());
+    sale.expect("POST", "ann", 503).await;
+    guarded.secrets.keep(&guarded.secret_id, USER, FIRST);
+    tokio::time::sleep(FETCH_AGAIN_AFTER).await;
+    sale.expect("POST", "ann", 202).await;
+    sale.comes_home(1).await;
+    drop(sale);
     guarded.cluster.stop().await;
 }
