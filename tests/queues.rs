@@ -145,8 +145,8 @@ async fn a_place_that_is_given_back_in_one_queue_is_there_for_who_takes_it_in_an
 }
 
 #[tokio::test]
-async fn a_queue_that_is_missing_is_named_and_its_users_come_home_when_it_is_back() {
-    let world = World::with(&THREE).await;
+async fn a_queue_that_is_missing_is_named_and_keeps_its_own_users_only() {
+    let world = World::with(&[("SIGNUP_QUEUES", "3"), ("OUTBOX_GRACE_SECS", "1")]).await;
     let sale = Sale::open(&world, world.signup(), 10).await;
     let missing = world.topology().queue_name(1);
     let channel = world.amqp().await.create_channel().await.unwrap();
@@ -156,9 +156,14 @@ async fn a_queue_that_is_missing_is_named_and_its_users_come_home_when_it_is_bac
             sale.expect("POST", &user, 202).await;
         }
     }
-    let report = world.reconciled_only(sale.id).await;
-    let error = report["relay"]["error"].as_str().unwrap();
-    assert!(error.contains(&missing) && error.contains("run provision"), "{error}");
+    // The broker loses those that it had.
+    for queue in [0, 2] {
+        assert_eq!(world.drain(&world.topology().queue_name(queue)).await.len(), 2);
+    }
+    world.make_due(sale.id).await;
+    let relay = world.reconciled_only(sale.id).await["relay"].clone();
+    assert_eq!((&relay["overdue"], &relay["sent"]), (&json!(6), &json!(4)), "{relay}");
+    assert_eq!((&relay["missing"], &relay["backlogs"]), (&json!([missing]), &json!([0, null, 0])), "{relay}");
     provision::provision(&world.provision()).await.unwrap();
     assert_eq!(world.queued_in_each().await, [2, 0, 2]);
     sale.comes_home(6).await;

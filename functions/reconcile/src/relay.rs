@@ -25,11 +25,12 @@ pub(crate) async fn relay(app: &App, run: Run, aside: &mut Aside) -> Result<Rela
     // The later of two clocks, since either may be off: a note that is claimed early is a message more, one that is never
     // claimed is a place lost.
     let now = app.reservations.time().await?.max(Timestamp::now());
-    let send = run.mode == Mode::Mend && depth.queued.contains(&0);
+    let send = run.mode == Mode::Mend && depth.queued.contains(&Some(0));
     let report = Relayed {
-        backlog: depth.queued.iter().copied().fold(0, u32::saturating_add),
+        backlog: depth.queued.iter().flatten().copied().fold(0, u32::saturating_add),
         backlogs: depth.queued,
         parked: depth.parked,
+        missing: depth.missing,
         ..Relayed::default()
     };
     let mut relay = Relay { app, run, aside, now, claimed: Vec::new(), report };
@@ -98,7 +99,7 @@ impl Relay<'_> {
 
     fn has_empty_queue(&self, user_id: &UserId) -> bool {
         let queue = self.app.publisher.topology().shard_of(user_id);
-        self.report.backlogs.get(usize::from(queue)) == Some(&0)
+        self.report.backlogs.get(usize::from(queue)) == Some(&Some(0))
     }
 
     /// What cannot be sent becomes due again at once.

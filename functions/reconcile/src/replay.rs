@@ -1,6 +1,6 @@
 //! Moves parked messages back, after a fix, on an operator's word.
 
-use shared::broker::Replayed;
+use shared::broker::{PublishError, Replayed};
 use shared::comparison::Mode;
 
 use crate::report::StepError;
@@ -11,7 +11,9 @@ pub(crate) async fn replay(app: &App, run: Run, count: u32) -> Result<Replayed, 
     match run.mode {
         Mode::Mend => Ok(app.publisher.replay(count, run.deadline).await?),
         Mode::Look => {
-            let parked_before = app.publisher.depth(run.deadline).await?.parked;
+            let queue = app.publisher.topology().parked_queue();
+            let depth = app.publisher.depth(run.deadline).await?;
+            let parked_before = depth.parked.ok_or(PublishError::NoQueue { queue })?;
             Ok(Replayed { parked_before, ..Replayed::default() })
         }
     }

@@ -123,10 +123,14 @@ pub struct Relayed {
     pub oldest_ms: u64,
     /// Messages waiting in all queues.
     pub backlog: u32,
-    /// Messages waiting in each queue. With a backlog, overdue notes of its users wait their turn: their messages are in it.
-    pub backlogs: Vec<u32>,
+    /// Messages waiting in each queue that is there. With a backlog, overdue notes of its users wait their turn: their messages
+    /// are in it.
+    pub backlogs: Vec<Option<u32>>,
     /// Messages waiting for an operator.
-    pub parked: u32,
+    pub parked: Option<u32>,
+    /// Queues that are not there: run `provision`. Overdue notes of their users wait until they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
 }
 
 /// What came of lost activities.
@@ -212,6 +216,9 @@ impl Report {
         log_failure("surplus", self.surplus.as_ref());
         log_failure("archive", self.archive.as_ref());
         log_failure("replay", self.replay.as_ref());
+        for queue in self.relay.iter().filter_map(Step::done).flat_map(|relayed| &relayed.missing) {
+            tracing::error!(queue, "the broker has no such queue; run provision");
+        }
         for found in self.compare.iter().filter_map(Step::done).flat_map(|compared| &compared.found) {
             let found = serde_json::to_string(found).unwrap_or_default();
             tracing::error!(%found, "redis and mysql told different things");

@@ -23,13 +23,15 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// AMQP 0-9-1: no such queue.
 const NOT_FOUND: u16 = 404;
 
-/// Messages in a queue that wait to be delivered. Those that a consumer holds are not among them.
+/// Messages in a queue that wait to be delivered, where there is such a queue. Those that a consumer holds are not among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// In each queue of sign-ups.
-    pub queued: Vec<u32>,
+    pub queued: Vec<Option<u32>>,
     /// In the parked queue.
-    pub parked: u32,
+    pub parked: Option<u32>,
+    /// The names of queues that are not there: run `provision`.
+    pub missing: Vec<String>,
 }
 
 /// A queue of sign-ups that is there, whatever `SIGNUP_QUEUES` says.
@@ -80,16 +82,17 @@ impl Publisher {
         self.send_all(messages.collect(), deadline).await.failure.map_or(Ok(()), Err)
     }
 
-    /// How many messages wait in each queue. One that is not there is an error.
+    /// How many messages wait in each queue.
     pub async fn depth(&self, deadline: Instant) -> Result<Depth, PublishError> {
-        let channel = self.open_channel(deadline).await?;
         let topology = &self.inner.topology;
         let mut depth = Depth::default();
         for queue in topology.queue_names() {
-            depth.queued.push(ready(&channel, &queue, deadline).await?);
+            depth.queued.push(self.look_at(&queue, deadline).await?.map(|(messages, _)| messages));
         }
-        depth.parked = ready(&channel, &topology.parked_queue(), deadline).await?;
-        close(channel);
+        depth.parked = self.look_at(&topology.parked_queue(), deadline).await?.map(|(messages, _)| messages);
+        let all = topology.queue_names().into_iter().zip(depth.queued.iter().copied());
+        let all = all.chain([(topology.parked_queue(), depth.parked)]);
+        depth.missing = all.filter(|(_, messages)| messages.is_none()).map(|(name, _)| name).collect();
         Ok(depth)
     }
 
@@ -99,16 +102,25 @@ impl Publisher {
         let mut found = Vec::new();
         for queue in topology.queues..MAX_QUEUES {
             let name = topology.queue_name(queue);
-            // The answer that there is none ends the channel.
-            let channel = self.open_channel(deadline).await?;
-            match look_at(&channel, &name, deadline).await {
-                Ok((messages, consumers)) => found.push(LeftOver { queue, name, messages, consumers }),
-                Err(PublishError::NoQueue { .. }) => continue,
-                Err(error) => return Err(error),
+            if let Some((messages, consumers)) = self.look_at(&name, deadline).await? {
+                found.push(LeftOver { queue, name, messages, consumers });
             }
-            close(channel);
         }
         Ok(found)
+    }
+
+    /// Messages that wait in this queue, and its consumers, if there is such a queue.
+    async fn look_at(&self, queue: &str, deadline: Instant) -> Result<Option<(u32, u32)>, PublishError> {
+        // The answer that there is none ends the channel.
+        let channel = self.open_channel(deadline).await?;
+        match look_at(&channel, queue, deadline).await {
+            Ok(looked) => {
+                close(channel);
+                Ok(Some(looked))
+            }
+            Err(PublishError::NoQueue { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) async fn send_all(&self, messages: Vec<OutgoingMessage>, deadline: Instant) -> Sent {
