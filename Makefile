@@ -104,7 +104,7 @@ build:
 	fi
 
 # Bytes that `signup` and `consumer` may have: a cold start loads them.
-LARGEST := 9000000
+LARGEST := 8000000
 
 sizes:
 	cargo build --release --workspace --exclude tests --bins

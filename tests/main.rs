@@ -34,6 +34,7 @@ mod queues_reconcile;
 mod reconcile_archive;
 mod reconcile_compare;
 mod reconcile_damaged;
+mod reconcile_metrics;
 mod reconcile_overtaken;
 mod reconcile_rebuild;
 mod reconcile_relay;

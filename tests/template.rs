@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lambda_http::{Body, Response};
 use serde_json::{Value, json};
 use shared::config::{Env, Topology};
+use shared::metrics::{self, Metric};
 use tests::{Reply, Template, event_for, request_of, text_of};
 
 const FUNCTIONS: [&str; 5] = ["Signup", "Activities", "Consumer", "Reconcile", "Provision"];
@@ -357,5 +358,40 @@ fn each_function_may_do_what_it_needs_and_nothing_else() {
         let policies: usize =
             ["AWS::IAM::Policy", "AWS::Lambda::Url"].iter().map(|kind| template.resources(kind).len()).sum();
         assert_eq!(policies, 0, "what is allowed stands in the roles");
+    }
+}
+
+#[test]
+fn alarms_and_the_dashboard_know_every_metric_that_is_measured_and_no_other() {
+    let template = Template::with(&[]);
+    let measured: BTreeSet<_> = Metric::ALL.map(|metric| metric.name().to_owned()).into();
+    let of_reconcile = json!([{"Name": metrics::DIMENSION, "Value": "<Reconcile>"}]);
+    let alarms = template.resources("AWS::CloudWatch::Alarm").into_values().map(|alarm| alarm["Properties"].clone());
+    let alarms: Vec<_> = alarms.filter(|alarm| alarm["Namespace"] == metrics::NAMESPACE).collect();
+    assert_eq!(alarms.iter().map(|alarm| text_of(&alarm["MetricName"])).collect::<BTreeSet<_>>(), measured);
+    for alarm in alarms {
+        assert_eq!(alarm["Dimensions"], of_reconcile, "{alarm}");
+    }
+    let dashboard = template.resource("AWS::CloudWatch::Dashboard", "Dashboard");
+    let dashboard: Value = serde_json::from_str(dashboard["Properties"]["DashboardBody"].as_str().unwrap()).unwrap();
+    let widgets = dashboard["widgets"].as_array().unwrap().iter();
+    let shown = widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap());
+    let own: Vec<_> = shown.filter(|metric| metric[0] == metrics::NAMESPACE).collect();
+    assert_eq!(own.iter().map(|metric| text_of(&metric[1])).collect::<BTreeSet<_>>(), measured);
+    for metric in own {
+        assert_eq!((&metric[2], &metric[3]), (&json!(metrics::DIMENSION), &json!("<Reconcile>")), "{metric}");
+    }
+}
+
+#[test]
+fn the_alarm_on_the_memory_of_redis_watches_every_shard() {
+    for (shards, watched) in [("1", 1), ("3", 3), ("8", 8)] {
+        let template = Template::with(&[("RedisDurability", "synchronous"), ("RedisShards", shards)]);
+        let alarm = template.resource("AWS::CloudWatch::Alarm", "RedisNodeMemoryAlarm");
+        let metrics = alarm["Properties"]["Metrics"].as_array().unwrap().clone();
+        let node = |metric: &Value| text_of(&metric["MetricStat"]["Metric"]["Dimensions"][0]["Value"]);
+        let nodes: Vec<_> = metrics.iter().filter(|metric| metric["Expression"].is_null()).map(node).collect();
+        let expected: Vec<_> = (1..=watched).map(|shard| format!("<RedisSynchronousNodes>-{shard:04}-001")).collect();
+        assert_eq!(nodes, expected);
     }
 }

@@ -82,8 +82,13 @@ pub struct Comparison {
 impl Comparison {
     /// Both sides tell the same of everybody, as far as nothing is on its way.
     pub fn is_clean(&self) -> bool {
-        let same_people = self.lost_in_redis.count == 0 && self.lost_in_mysql.count == 0 && self.damaged == 0;
-        same_people && (self.busy || self.taken == self.counted)
+        self.differences() == 0
+    }
+
+    /// People of whom the two sides told different things; or places by which the count of Redis was off, where these are more.
+    pub fn differences(&self) -> u64 {
+        let places = if self.busy { 0 } else { self.taken.abs_diff(self.counted) };
+        places.max(self.lost_in_redis.count + self.lost_in_mysql.count + self.damaged)
     }
 }
 

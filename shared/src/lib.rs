@@ -2,7 +2,8 @@
 //!
 //! One module for each thing a sign-up meets on its way: [`domain`] (what it is, no I/O), [`reservations`] (Redis),
 //! [`message`] and [`broker`] (RabbitMQ), [`store`] (MySQL); [`comparison`] looks whether the two ends agree. Around them:
-//! [`config`] (settings), [`endpoint`] (addresses, logins, trust), [`http`] (callers and replies) and [`telemetry`] (logs).
+//! [`config`] (settings), [`endpoint`] (addresses, logins, trust), [`http`] (callers and replies), [`telemetry`] (logs) and
+//! [`metrics`].
 
 pub mod broker;
 pub mod comparison;
@@ -12,6 +13,7 @@ pub mod endpoint;
 pub mod http;
 pub mod invocation;
 pub mod message;
+pub mod metrics;
 pub mod reservations;
 pub mod store;
 pub mod telemetry;

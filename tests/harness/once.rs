@@ -1,5 +1,6 @@
 //! Invocations in a process of their own, which is killed on its way.
 
+use std::io::BufRead;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -27,9 +28,14 @@ impl Once {
 
     /// Runs one event to its end; the reply.
     pub async fn ran(&self, world: &World, function: &str, event: &Value) -> Value {
+        self.printed(world, function, event).await.pop().unwrap()
+    }
+
+    /// The same with what it printed before: all lines of its standard output, the reply last.
+    pub async fn printed(&self, world: &World, function: &str, event: &Value) -> Vec<Value> {
         let output = self.output(world, &[function], event).await;
         assert!(output.status.success(), "{function}: {}", said(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
     }
 
     /// Runs one event in a process that is killed when it comes to this point. Fails if it does not get there.

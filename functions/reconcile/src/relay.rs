@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use shared::comparison::Mode;
-use shared::domain::{ActivityId, Signup, Timestamp, UserId};
+use shared::domain::{ActivityId, Signup, Timestamp, UserId, Version};
 use shared::reservations::CLAIM_CHUNK;
 use tokio::time::Instant;
 
@@ -26,7 +26,9 @@ pub(crate) async fn relay(app: &App, run: Run, aside: &mut Aside) -> Result<Rela
     // claimed is a place lost.
     let now = app.reservations.time().await?.max(Timestamp::now());
     let send = run.mode == Mode::Mend && depth.queued.contains(&Some(0));
+    let left_over = app.publisher.left_over(run.deadline).await?;
     let report = Relayed {
+        left_over: left_over.iter().map(|queue| queue.messages).fold(0, u32::saturating_add),
         backlog: depth.queued.iter().flatten().copied().fold(0, u32::saturating_add),
         backlogs: depth.queued,
         parked: depth.parked,
@@ -64,6 +66,8 @@ struct Relay<'a> {
 
 impl Relay<'_> {
     async fn activities(&mut self, ids: &[ActivityId], send: bool) -> Result<(), StepError> {
+        let oldest = self.app.reservations.next_facts(ids).await?.into_iter().flatten().map(Version::get).min();
+        self.report.oldest_ms = self.report.oldest_ms.max(self.now.as_ms().saturating_sub(oldest.unwrap_or(u64::MAX)));
         let overdue = self.app.reservations.overdue(ids, self.now).await?;
         for (id, overdue) in ids.iter().zip(overdue) {
             let overdue = self.aside.unless_damaged(STEP, *id, overdue)?.unwrap_or(0);
