@@ -99,7 +99,8 @@ build:
 		printf '%s\n' '' '  BUILDING FOR x86_64, NOT FOR arm64: Rust has no $(ARM64) here, and rustup could not add it.' \
 			'  It runs as well, at a price that is a quarter higher.' ''; \
 		mkdir -p target; \
-		sed 's/^    Default: arm64$$/    Default: x86_64/' template.yaml >target/template-x86_64.yaml; \
+		sed 's/^    Architectures: \[arm64\]$$/    Architectures: [x86_64]/' template.yaml >target/template-x86_64.yaml; \
+		grep -qF 'Architectures: [x86_64]' target/template-x86_64.yaml || { echo 'template.yaml says nothing of arm64'; exit 1; }; \
 		unset CARGO_TARGET_DIR; sam build --template-file target/template-x86_64.yaml --base-dir .; \
 	fi
 

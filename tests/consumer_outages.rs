@@ -72,6 +72,19 @@ async fn with_mysql_frozen_the_batch_fails_before_the_deadline_and_later_complet
 }
 
 #[tokio::test]
+async fn functions_start_within_a_moment_while_mysql_is_frozen() {
+    let (world, proxy) = world_behind_proxy("MYSQL_URL").await;
+    let (id, event) = three_granted(&world).await;
+    proxy.freeze();
+    let (consumer, activities, started) = (world.consumer(), world.activities(), Instant::now());
+    tokio::join!(consumer.warm_up(), activities.warm_up());
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    proxy.heal();
+    assert_eq!(world.consume(&consumer, event).await.unwrap(), complete());
+    assert_eq!(world.active(id).await, Some(3));
+}
+
+#[tokio::test]
 async fn a_connection_that_died_in_silence_costs_one_try_and_not_the_batch() {
     let (world, proxy) = world_behind_proxy("MYSQL_URL").await;
     let (id, event) = three_granted(&world).await;

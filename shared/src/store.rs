@@ -32,6 +32,9 @@ pub const UPSERT_CHUNK: usize = 1_000;
 /// The longest that one question or change may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a start waits for a connection.
+const WARM_UP_WAIT: Duration = Duration::from_secs(1);
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -69,9 +72,9 @@ impl Store {
         Self { endpoint: config.endpoint.clone(), pools: Arc::default() }
     }
 
-    /// Opens the connection ahead of the first request.
+    /// Opens the connection ahead of the first request. A server that does not take it in a moment keeps nobody from starting.
     pub async fn warm_up(&self) -> Result<(), StoreError> {
-        self.connection().await.map(drop)
+        timeout(WARM_UP_WAIT, self.connection()).await.unwrap_or(Err(StoreError::TimedOut)).map(drop)
     }
 
     async fn connection(&self) -> Result<Conn, StoreError> {
