@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what Onrush needs to run on this machine (`run`), to be tested on it (`test`; the default is both), to have its
-# files checked (`lint`) or to be built for AWS (`build`) and is not there yet: servers and tools with apt-get, others with
+# files checked (`lint`) or to be built for AWS (`build`) and is not there yet, or in another version of ours: servers and tools with apt-get, others with
 # pip and cargo under target/tools. With ONRUSH_SERVERS=modern it makes a tree of the newest servers instead of installing any, with
 # debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR; with ONRUSH_SERVERS=given it looks for no servers. It
 # asks nothing, says what it will do before it does it, and is silent when there is nothing to do.
@@ -20,6 +20,9 @@ case $what in lint | build) servers=none ;; esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
+# Whether target/tools has these versions of its own: another version of this script may have left others.
+pinned() { [ "$(cat "target/tools/$1.pins" 2>/dev/null)" = "$2" ]; }
+pin() { printf '%s\n' "$2" >"target/tools/$1.pins"; }
 # The first of these packages that apt can install.
 available() {
     for package; do
@@ -50,12 +53,14 @@ given | none) ;;
 *) die "ONRUSH_SERVERS is '$servers'; it may be installed, modern or given" ;;
 esac
 if [ "$what" = lint ]; then
-    have check-jsonschema && have zizmor && have shellcheck || linters=yes
+    pinned linters "$LINTERS" || linters=yes
 else
     have cc || plain="$plain gcc libc6-dev"
     have curl || plain="$plain curl"
     [ -e /etc/ssl/certs/ca-certificates.crt ] || plain="$plain ca-certificates"
-    have cargo-lambda || cargo_lambda=yes
+    # One of your own is taken as it is.
+    [ -x target/tools/venv/bin/cargo-lambda ] || have cargo-lambda || cargo_lambda=yes
+    [ ! -x target/tools/venv/bin/cargo-lambda ] || pinned cargo-lambda "$CARGO_LAMBDA_VERSION" || cargo_lambda=yes
 fi
 if [ "$what" = all ] || [ "$what" = test ]; then
     have luacheck || luacheck=lua-check
@@ -64,8 +69,8 @@ if [ "$what" = all ] || [ "$what" = test ]; then
     cargo fmt --version >/dev/null 2>&1 || components="$components rustfmt"
 fi
 if [ "$what" = lint ] || [ "$what" = build ]; then
-    [ -x target/tools/bin/sam ] || sam=yes
-    [ "$what" = build ] || [ -x target/tools/bin/checkov ] || checkov=yes
+    pinned sam "$SAM" || sam=yes
+    [ "$what" = build ] || pinned checkov "$CHECKOV" || checkov=yes
 fi
 if [ -n "$cargo_lambda$linters$sam$checkov" ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || plain="$plain python3-venv"
@@ -118,9 +123,15 @@ with_pip() {
     [ -x target/tools/venv/bin/pip ] || python3 -m venv target/tools/venv
     target/tools/venv/bin/pip install --quiet --disable-pip-version-check "$@"
 }
-[ -z "$cargo_lambda" ] || with_pip "cargo-lambda==$CARGO_LAMBDA_VERSION"
-# shellcheck disable=SC2086 # words on purpose
-[ -z "$linters" ] || with_pip $LINTERS
+if [ -n "$cargo_lambda" ]; then
+    with_pip "cargo-lambda==$CARGO_LAMBDA_VERSION"
+    pin cargo-lambda "$CARGO_LAMBDA_VERSION"
+fi
+if [ -n "$linters" ]; then
+    # shellcheck disable=SC2086 # words on purpose
+    with_pip $LINTERS
+    pin linters "$LINTERS"
+fi
 # SAM, with the cfn-lint it calls, and checkov want different versions of the same packages: each has a venv of its own.
 in_own_venv() {
     venv=target/tools/$1 commands=$2
@@ -131,9 +142,15 @@ in_own_venv() {
     mkdir -p target/tools/bin
     for command in $commands; do ln -sf "../../../$venv/bin/$command" target/tools/bin/; done
 }
-# shellcheck disable=SC2086 # words on purpose
-[ -z "$sam" ] || in_own_venv sam 'sam cfn-lint' $SAM
-[ -z "$checkov" ] || in_own_venv checkov checkov "$CHECKOV"
+if [ -n "$sam" ]; then
+    # shellcheck disable=SC2086 # words on purpose
+    in_own_venv sam 'sam cfn-lint' $SAM
+    pin sam "$SAM"
+fi
+if [ -n "$checkov" ]; then
+    in_own_venv checkov checkov "$CHECKOV"
+    pin checkov "$CHECKOV"
+fi
 if [ -n "$components" ]; then
     say "installing Rust's$components with rustup"
     have rustup || die "there is no rustup; install$components the way Rust was installed"
