@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs what Onrush needs to run on this machine (`run`), to be tested on it (`test`; the default is both), to have its
-# files checked (`lint`) or to be built for AWS (`build`) and is not there yet, or in another version of ours: servers and tools with apt-get, others with
-# pip and cargo under target/tools. With ONRUSH_SERVERS=modern it makes a tree of the newest servers instead of installing any, with
-# debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR; with ONRUSH_SERVERS=given it looks for no servers. It
-# asks nothing, says what it will do before it does it, and is silent when there is nothing to do.
+# files checked (`lint`) or to be built for AWS (`build`) and is not there yet, or in another version of ours: servers and
+# tools with apt-get, others with pip and cargo under target/tools. With ONRUSH_SERVERS=modern it makes a tree of the newest
+# servers instead of installing any, with debootstrap, in target/modern or, if it is set, ONRUSH_MODERN_DIR; with
+# ONRUSH_SERVERS=given it looks for no servers. It asks nothing, says what it will do before it does it, and is silent when
+# there is nothing to do.
 set -eu
 
 CARGO_LAMBDA_VERSION=1.9.2

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use shared::domain::Timestamp;
 use shared::metrics::Metric;
 use shared::reservations::ActivityKeys;
-use tests::{Once, World};
+use tests::{Once, World, call, users};
 
 const ONCE: Once = Once::new(env!("CARGO_BIN_EXE_once"));
 
@@ -60,8 +60,8 @@ async fn what_waits_is_parked_or_differs_is_measured() {
     write.hset(&keys.signups, "dan", receipt).zadd(&keys.outbox, "dan", 1).hset(&keys.activity, "taken", 1);
     write.exec_async(&mut world.redis.clone()).await.unwrap();
     let signup = world.signup();
-    for user in tests::users(20) {
-        assert_eq!(tests::call(&signup, "POST", id, &user).await.status, 202);
+    for user in users(20) {
+        assert_eq!(call(&signup, "POST", id, &user).await.status, 202);
     }
 
     let mut measured = measured(&world).await;
@@ -69,6 +69,19 @@ async fn what_waits_is_parked_or_differs_is_measured() {
     assert!((400..460).contains(&age), "{age} s");
     let expected = [(Metric::ParkedMessages, 3), (Metric::Drift, 2), (Metric::FailedSteps, 0), (Metric::Backlog, 20)];
     assert_eq!(measured, values(&expected));
+    apart.stop().await;
+}
+
+#[tokio::test]
+async fn messages_in_a_queue_beyond_the_number_count_once_their_notes_are_overdue() {
+    let settings = [IN_LAMBDA, ("SIGNUP_QUEUES", "2"), ("OUTBOX_GRACE_SECS", "1")];
+    let (mut world, apart) = World::apart(&settings).await;
+    let (id, topology) = (world.open_activity(10).await, world.topology());
+    let user = users(100).into_iter().find(|user| topology.shard_of(&user.parse().unwrap()) == 1).unwrap();
+    assert_eq!(call(&world.signup(), "POST", id, &user).await.status, 202);
+    world.settings.insert("SIGNUP_QUEUES".to_owned(), "1".to_owned());
+    world.make_due(id).await;
+    assert_eq!(measured(&world).await["Backlog"], 1);
     apart.stop().await;
 }
 

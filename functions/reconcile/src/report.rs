@@ -128,7 +128,7 @@ pub struct Relayed {
     pub oldest_ms: u64,
     /// Messages waiting in all queues.
     pub backlog: u32,
-    /// Messages waiting in queues beyond `SIGNUP_QUEUES`.
+    /// Messages waiting in queues beyond `SIGNUP_QUEUES`, while notes are overdue.
     pub left_over: u32,
     /// Messages waiting in each queue that is there. With a backlog, overdue notes of its users wait their turn: their messages
     /// are in it.
