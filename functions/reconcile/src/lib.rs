@@ -8,6 +8,7 @@ mod archive;
 mod aside;
 mod barrier;
 mod compare;
+mod measured;
 mod rebuild;
 mod relay;
 mod replay;

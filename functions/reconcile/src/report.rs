@@ -6,11 +6,11 @@ use serde::Serialize;
 use shared::broker::{PublishError, Replayed};
 use shared::comparison::{Comparison, ComparisonError};
 use shared::domain::{ActivityId, UserId};
-use shared::metrics::{self, Metric};
+use shared::metrics;
 use shared::reservations::ReservationsError;
 use shared::store::StoreError;
 
-use crate::Failed;
+use crate::{Failed, measured};
 
 /// What a run did. A part is missing where the run was not asked for it.
 #[derive(Debug, Default, Serialize)]
@@ -69,7 +69,7 @@ impl<T> Step<T> {
         }
     }
 
-    fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.done().is_none()
     }
 }
@@ -213,46 +213,10 @@ impl Report {
         resent || surplus.is_some_and(|surplus| surplus.iter().any(|surplus| surplus.released > 0))
     }
 
-    /// What a run measured; nothing that it did not come to.
-    pub fn measured(&self) -> Vec<(Metric, u64)> {
-        let relayed = self.relay.as_ref().and_then(Step::done);
-        let compared = self.compare.as_ref().and_then(Step::done);
-        let surplus = self.surplus.as_ref().and_then(Step::done);
-        let mut measured = vec![(Metric::FailedSteps, self.failed_steps())];
-        if let Some(relayed) = relayed {
-            measured.push((Metric::Backlog, u64::from(relayed.backlog) + u64::from(relayed.left_over)));
-            measured.push((Metric::OutboxAge, relayed.oldest_ms / 1_000));
-            measured.extend(relayed.parked.map(|parked| (Metric::ParkedMessages, parked.into())));
-        }
-        if let (Some(compared), Some(surplus)) = (compared, surplus) {
-            let differences = compared.found.iter().map(Comparison::differences);
-            let too_many = surplus.iter().map(|surplus| surplus.taken.saturating_sub(surplus.capacity.into()));
-            measured.push((Metric::Drift, differences.chain(too_many).fold(0, u64::saturating_add)));
-        }
-        measured
-    }
-
-    /// Steps that stopped, activities that one left alone, and queues that are missing.
-    fn failed_steps(&self) -> u64 {
-        let stopped = [
-            self.survey.as_ref().is_some_and(Step::has_failed),
-            self.relay.as_ref().is_some_and(Step::has_failed),
-            self.relay_again.as_ref().is_some_and(Step::has_failed),
-            self.rebuild.as_ref().is_some_and(Step::has_failed),
-            self.compare.as_ref().is_some_and(Step::has_failed),
-            self.surplus.as_ref().is_some_and(Step::has_failed),
-            self.archive.as_ref().is_some_and(Step::has_failed),
-            self.replay.as_ref().is_some_and(Step::has_failed),
-        ];
-        let stopped = stopped.into_iter().filter(|failed| *failed).count();
-        let missing = self.relay.as_ref().and_then(Step::done).map_or(0, |relayed| relayed.missing.len());
-        (stopped + self.failed.len() + missing) as u64
-    }
-
     /// Says once what an operator should know.
     pub(crate) fn log(&self) {
         if !self.dry_run {
-            metrics::write(&self.measured());
+            metrics::write(&measured::measured(self));
         }
         log_failure("survey", self.survey.as_ref());
         log_failure("relay", self.relay.as_ref());
