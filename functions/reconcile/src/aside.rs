@@ -45,7 +45,8 @@ impl Aside {
     }
 }
 
-fn is_about_data(error: &StepError) -> bool {
+/// Whether an operator has to look at data, rather than a part being broken.
+pub(crate) fn is_about_data(error: &StepError) -> bool {
     matches!(
         error,
         StepError::Reservations(ReservationsError::Malformed { .. })

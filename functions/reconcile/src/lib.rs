@@ -16,6 +16,7 @@ pub mod report;
 pub mod request;
 mod surplus;
 mod survey;
+mod underway;
 
 use std::time::Duration;
 
@@ -92,6 +93,9 @@ async fn every_step(app: &App, run: Run, request: &Request, report: &mut Report)
 async fn steps(app: &App, run: Run, request: &Request, report: &mut Report, aside: &mut Aside) {
     // First, since people wait for it, and since it needs no MySQL.
     report.relay = Some(relay::relay(app, run, aside).await.into());
+    if run.only.is_none() {
+        report.underway = Some(underway::underway(app, run).await.into());
+    }
     let survey = match survey::survey(app, run, aside).await {
         Ok(survey) => survey,
         Err(error) => {

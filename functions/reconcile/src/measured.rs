@@ -12,9 +12,10 @@ pub(crate) fn measured(report: &Report) -> Vec<(Metric, u64)> {
     let mut measured = vec![(Metric::FailedSteps, failed_steps(report))];
     if let Some(relayed) = report.relay.as_ref().and_then(Step::done) {
         measured.push((Metric::Backlog, u64::from(relayed.backlog) + u64::from(relayed.left_over)));
-        measured.push((Metric::OutboxAge, relayed.oldest_ms / 1_000));
         measured.extend(relayed.parked.map(|parked| (Metric::ParkedMessages, parked.into())));
     }
+    let underway = report.underway.as_ref().and_then(Step::done);
+    measured.extend(underway.map(|underway| (Metric::OutboxAge, underway.oldest_ms / 1_000)));
     measured.extend(drift(report).map(|drift| (Metric::Drift, drift)));
     measured
 }
@@ -25,6 +26,7 @@ fn failed_steps(report: &Report) -> u64 {
         report.survey.as_ref().is_some_and(Step::has_failed),
         report.relay.as_ref().is_some_and(Step::has_failed),
         report.relay_again.as_ref().is_some_and(Step::has_failed),
+        report.underway.as_ref().is_some_and(Step::has_failed),
         report.rebuild.as_ref().is_some_and(Step::has_failed),
         report.compare.as_ref().is_some_and(Step::has_failed),
         report.surplus.as_ref().is_some_and(Step::has_failed),

@@ -30,6 +30,9 @@ pub struct Report {
     /// The same once more, for what the other steps noted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_again: Option<Step<Relayed>>,
+    /// How long sign-ups have been on their way. Missing where the run is for one activity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underway: Option<Step<Underway>>,
     /// Activities that Redis lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rebuild: Option<Step<Rebuilt>>,
@@ -140,6 +143,18 @@ pub struct Relayed {
     pub missing: Vec<String>,
 }
 
+/// Sign-ups on their way to MySQL.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Underway {
+    /// Activities that have some, and were looked at.
+    pub activities: u64,
+    /// Activities that have some, and for which no time was left.
+    pub skipped: u64,
+    /// How long the oldest has been on its way, in ms; a parked one is.
+    pub oldest_ms: u64,
+}
+
 /// What came of lost activities.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -221,6 +236,7 @@ impl Report {
         log_failure("survey", self.survey.as_ref());
         log_failure("relay", self.relay.as_ref());
         log_failure("relay", self.relay_again.as_ref());
+        log_failure("underway", self.underway.as_ref());
         log_failure("rebuild", self.rebuild.as_ref());
         log_failure("compare", self.compare.as_ref());
         log_failure("surplus", self.surplus.as_ref());
