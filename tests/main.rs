@@ -2,6 +2,7 @@
 
 mod activities_api;
 mod activities_changes;
+mod alarms;
 mod cluster;
 mod cluster_faults;
 mod cluster_logins;

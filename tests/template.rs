@@ -382,16 +382,3 @@ fn alarms_and_the_dashboard_know_every_metric_that_is_measured_and_no_other() {
         assert_eq!((&metric[2], &metric[3]), (&json!(metrics::DIMENSION), &json!("<Reconcile>")), "{metric}");
     }
 }
-
-#[test]
-fn the_alarm_on_the_memory_of_redis_watches_every_shard() {
-    for (shards, watched) in [("1", 1), ("3", 3), ("8", 8)] {
-        let template = Template::with(&[("RedisDurability", "synchronous"), ("RedisShards", shards)]);
-        let alarm = template.resource("AWS::CloudWatch::Alarm", "RedisNodeMemoryAlarm");
-        let metrics = alarm["Properties"]["Metrics"].as_array().unwrap().clone();
-        let node = |metric: &Value| text_of(&metric["MetricStat"]["Metric"]["Dimensions"][0]["Value"]);
-        let nodes: Vec<_> = metrics.iter().filter(|metric| metric["Expression"].is_null()).map(node).collect();
-        let expected: Vec<_> = (1..=watched).map(|shard| format!("<RedisSynchronousNodes>-{shard:04}-001")).collect();
-        assert_eq!(nodes, expected);
-    }
-}

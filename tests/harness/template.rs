@@ -31,6 +31,11 @@ impl Template {
         Self { text, parameters }
     }
 
+    /// What the template says of a parameter.
+    pub fn parameter(&self, name: &str) -> &Value {
+        &self.text["Parameters"][name]
+    }
+
     /// The resources of this type that exist with these parameters, by name, with everything resolved.
     pub fn resources(&self, kind: &str) -> BTreeMap<String, Value> {
         let all = self.text["Resources"].as_object().unwrap().iter();
