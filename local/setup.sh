@@ -21,8 +21,8 @@ case $what in lint | build) servers=none ;; esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
-# Whether target/tools has these versions of its own: another version of this script may have left others.
-pinned() { [ "$(cat "target/tools/$1.pins" 2>/dev/null)" = "$2" ]; }
+# Whether target/tools has this tool, and these versions: another version of this script may have left others.
+pinned() { [ -x "target/tools/$2" ] && [ "$(cat "target/tools/$1.pins" 2>/dev/null)" = "$3" ]; }
 pin() { printf '%s\n' "$2" >"target/tools/$1.pins"; }
 # The first of these packages that apt can install.
 available() {
@@ -54,14 +54,14 @@ given | none) ;;
 *) die "ONRUSH_SERVERS is '$servers'; it may be installed, modern or given" ;;
 esac
 if [ "$what" = lint ]; then
-    pinned linters "$LINTERS" || linters=yes
+    pinned linters venv/bin/zizmor "$LINTERS" || linters=yes
 else
     have cc || plain="$plain gcc libc6-dev"
     have curl || plain="$plain curl"
     [ -e /etc/ssl/certs/ca-certificates.crt ] || plain="$plain ca-certificates"
     # One of your own is taken as it is.
     [ -x target/tools/venv/bin/cargo-lambda ] || have cargo-lambda || cargo_lambda=yes
-    [ ! -x target/tools/venv/bin/cargo-lambda ] || pinned cargo-lambda "$CARGO_LAMBDA_VERSION" || cargo_lambda=yes
+    [ ! -x target/tools/venv/bin/cargo-lambda ] || pinned cargo-lambda venv/bin/cargo-lambda "$CARGO_LAMBDA_VERSION" || cargo_lambda=yes
 fi
 if [ "$what" = all ] || [ "$what" = test ]; then
     have luacheck || luacheck=lua-check
@@ -70,8 +70,8 @@ if [ "$what" = all ] || [ "$what" = test ]; then
     cargo fmt --version >/dev/null 2>&1 || components="$components rustfmt"
 fi
 if [ "$what" = lint ] || [ "$what" = build ]; then
-    pinned sam "$SAM" || sam=yes
-    [ "$what" = build ] || pinned checkov "$CHECKOV" || checkov=yes
+    pinned sam bin/sam "$SAM" || sam=yes
+    [ "$what" = build ] || pinned checkov bin/checkov "$CHECKOV" || checkov=yes
 fi
 if [ -n "$cargo_lambda$linters$sam$checkov" ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || plain="$plain python3-venv"

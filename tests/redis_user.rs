@@ -2,24 +2,17 @@
 
 use serde_json::json;
 use shared::reservations::ActivityKeys;
-use tests::{Apart, Template, World, call, redis_at, text_of};
+use tests::{Apart, Template, World, call, redis_at};
 use url::Url;
 
 const USER: &str = "onrush";
 const PASSWORD: &str = "0123456789abcdef";
 
-/// The permissions of that user, in the words of `ACL SETUSER`.
-fn permissions() -> Vec<String> {
-    let template = Template::with(&[]);
-    let user = template.resource("AWS::ElastiCache::User", "RedisUser");
-    text_of(&user["Properties"]["AccessString"]).split(' ').map(str::to_owned).collect()
-}
-
 /// A Redis of its own with that user, and functions that are this user.
 async fn signed_in() -> (World, Apart) {
     let (mut world, apart) = World::apart_on_one_server(&[("REDIS_WAIT_REPLICAS", "0")]).await;
     let mut set_user = redis::cmd("ACL");
-    set_user.arg(&["SETUSER", USER, "reset", &format!(">{PASSWORD}")]).arg(permissions());
+    set_user.arg(&["SETUSER", USER, "reset", &format!(">{PASSWORD}")]).arg(Template::with(&[]).redis_permissions());
     set_user.exec_async(&mut world.redis.clone()).await.unwrap();
     let mut url = Url::parse(&world.settings["REDIS_URL"]).unwrap();
     url.set_username(USER).unwrap();
@@ -58,7 +51,17 @@ async fn the_functions_do_all_their_work_as_the_user_of_the_template() {
 async fn the_user_of_the_template_reads_no_other_key_and_destroys_nothing() {
     let (world, apart) = signed_in().await;
     let mut redis = redis_at(&world.settings["REDIS_URL"]).await;
-    for forbidden in ["GET session:1", "SET other 1", "FLUSHALL", "KEYS *", "CONFIG GET *", "ACL LIST", "SHUTDOWN"] {
+    for forbidden in [
+        "GET session:1",
+        "SET other 1",
+        "FLUSHALL",
+        "SCRIPT FLUSH",
+        "FUNCTION FLUSH",
+        "KEYS *",
+        "CONFIG GET *",
+        "ACL LIST",
+        "SHUTDOWN",
+    ] {
         let mut words = forbidden.split(' ');
         let refused = redis::cmd(words.next().unwrap()).arg(words.collect::<Vec<_>>()).exec_async(&mut redis).await;
         let error = refused.expect_err(forbidden).to_string();

@@ -156,16 +156,23 @@ fn queues_that_are_given_up_have_their_event_sources_until_they_are_drained() {
 }
 
 #[test]
-fn the_broker_bears_the_sign_ups_of_two_generations_and_everybody_else() {
+fn the_broker_bears_the_sign_ups_of_two_generations_and_everybody_else_without_an_alarm() {
     // Eight pollers and their consumers, and four runs of reconcile.
     const OTHERS: u32 = 20;
-    for size in ["mq.m7g.medium", "mq.m7g.large", "mq.m7g.xlarge"] {
-        let template = Template::with(&[("BrokerInstanceType", size)]);
-        let alarm = template.resource("AWS::CloudWatch::Alarm", "BrokerConnectionsAlarm");
-        let share = text_of(&alarm["Properties"]["Metrics"][0]["Expression"]);
-        let limit: u32 = share.rsplit(' ').next().unwrap().parse().unwrap();
-        let signups: u32 = text_of(&function(&template, "Signup")["ReservedConcurrentExecutions"]).parse().unwrap();
-        assert!(2 * signups + OTHERS <= limit, "{size}: 2 × {signups} of {limit}");
+    let number = |value: &Value| -> u32 { text_of(value).parse().unwrap() };
+    for (size, kind) in ["mq.m7g.medium", "mq.m7g.large", "mq.m7g.xlarge"]
+        .into_iter()
+        .flat_map(|size| ["SINGLE_INSTANCE", "CLUSTER_MULTI_AZ"].map(|kind| (size, kind)))
+    {
+        let template = Template::with(&[("BrokerInstanceType", size), ("BrokerDeployment", kind)]);
+        let alarm = template.resource("AWS::CloudWatch::Alarm", "BrokerConnectionsAlarm")["Properties"].clone();
+        let share = text_of(&alarm["Metrics"][0]["Expression"]);
+        let limits = share.strip_prefix("100 * used / (").and_then(|rest| rest.strip_suffix(')')).unwrap();
+        let (nodes, of_each) = limits.split_once(" * ").unwrap();
+        assert_eq!(nodes, if kind == "CLUSTER_MULTI_AZ" { "3" } else { "1" });
+        let limit = nodes.parse::<u32>().unwrap() * of_each.parse::<u32>().unwrap() * number(&alarm["Threshold"]) / 100;
+        let signups = number(&function(&template, "Signup")["ReservedConcurrentExecutions"]);
+        assert!(2 * signups + OTHERS <= limit, "{size}, {kind}: 2 × {signups} of {limit}");
     }
 }
 
@@ -358,6 +365,37 @@ fn each_function_may_do_what_it_needs_and_nothing_else() {
         let policies: usize =
             ["AWS::IAM::Policy", "AWS::Lambda::Url"].iter().map(|kind| template.resources(kind).len()).sum();
         assert_eq!(policies, 0, "what is allowed stands in the roles");
+    }
+}
+
+#[test]
+fn the_code_of_no_function_makes_network_interfaces_though_lambda_may() {
+    for deployment in DEPLOYMENTS {
+        let template = Template::with(deployment);
+        let names: BTreeSet<_> =
+            FUNCTIONS.iter().map(|name| text_of(&function(&template, name)["FunctionName"])).collect();
+        for name in FUNCTIONS {
+            let statements = statements(&template, &function(&template, name));
+            let denied: Vec<_> = statements.iter().filter(|statement| statement["Effect"] == "Deny").collect();
+            let [denied] = denied[..] else { panic!("{name}: {denied:?}") };
+            assert_eq!((&denied["Action"], &denied["Resource"]), (&json!("ec2:*"), &json!("*")));
+            let condition = denied["Condition"].as_object().unwrap();
+            assert_eq!(condition.keys().collect::<Vec<_>>(), ["ArnEquals"]);
+            let code = listed(&condition["ArnEquals"]["lambda:SourceFunctionArn"]);
+            let code: BTreeSet<_> = code.iter().map(|arn| arn.rsplit(':').next().unwrap().to_owned()).collect();
+            assert_eq!(code, names, "those whose code it is");
+        }
+    }
+}
+
+#[test]
+fn what_was_not_measured_is_no_all_clear() {
+    for (name, alarm) in Template::with(&[]).resources("AWS::CloudWatch::Alarm") {
+        let alarm = &alarm["Properties"];
+        // Each run tells how many of its steps failed.
+        if alarm["Namespace"] == metrics::NAMESPACE && alarm["MetricName"] != Metric::FailedSteps.name() {
+            assert_eq!(alarm["TreatMissingData"], "ignore", "{name}");
+        }
     }
 }
 

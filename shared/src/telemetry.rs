@@ -17,6 +17,11 @@ use crate::domain::Timestamp;
 /// by name come with regular expressions, which a cold start of `signup` would load for nothing else.
 pub fn init() {
     let is_json = variable("AWS_LAMBDA_LOG_FORMAT").eq_ignore_ascii_case("json");
+    // One line, of the level of an error: the runtime's own words would be neither.
+    std::panic::set_hook(Box::new(|panic| {
+        let panic = panic.to_string().replace('\n', " ");
+        tracing::error!(panic, "a part of the code failed");
+    }));
     // One that is there already stays.
     let _ = tracing::subscriber::set_global_default(subscriber(level(), is_json, io::stderr));
 }

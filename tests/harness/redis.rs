@@ -6,6 +6,8 @@ use local::redis_link::RedisLink;
 use shared::config::Secret;
 use shared::endpoint::Endpoint;
 
+use crate::Template;
+
 /// Patient with a busy machine, and with commands that wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
@@ -25,10 +27,11 @@ pub fn one_redis() -> String {
     url("SINGLE_REDIS_URL").or_else(|| url("REDIS_URL")).expect("REDIS_URL is set by `local exec`")
 }
 
-/// Lets this user in by this password alone. Who is in stays in.
+/// Lets this user of the template in by this password alone. Who is in stays in.
 pub async fn set_redis_login(redis: &mut RedisLink, user: &str, password: &str) {
-    let rules = ["SETUSER", user, "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"];
-    redis::cmd("ACL").arg(&rules).exec_async(redis).await.unwrap();
+    let mut set_user = redis::cmd("ACL");
+    set_user.arg(&["SETUSER", user, "reset", &format!(">{password}")]).arg(Template::with(&[]).redis_permissions());
+    set_user.exec_async(redis).await.unwrap();
 }
 
 /// Ends the connections of this user.

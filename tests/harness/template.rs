@@ -49,6 +49,12 @@ impl Template {
         self.resources(kind).remove(name).unwrap_or_else(|| panic!("there is no {kind} {name}"))
     }
 
+    /// What the user of Redis may do, in the words of `ACL SETUSER`.
+    pub fn redis_permissions(&self) -> Vec<String> {
+        let user = self.resource("AWS::ElastiCache::User", "RedisUser");
+        text_of(&user["Properties"]["AccessString"]).split(' ').map(str::to_owned).collect()
+    }
+
     fn holds(&self, condition: &str) -> bool {
         let formula = self.text["Conditions"].get(condition).unwrap_or_else(|| panic!("no condition {condition}"));
         self.is_true(formula)

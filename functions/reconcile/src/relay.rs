@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use shared::comparison::Mode;
-use shared::domain::{ActivityId, Signup, Timestamp, UserId, Version};
+use shared::domain::{ActivityId, Signup, Timestamp, UserId};
 use shared::reservations::CLAIM_CHUNK;
 use tokio::time::Instant;
 
@@ -76,8 +76,6 @@ struct Relay<'a> {
 
 impl Relay<'_> {
     async fn activities(&mut self, ids: &[ActivityId], send: bool) -> Result<(), StepError> {
-        let oldest = self.app.reservations.next_facts(ids).await?.into_iter().flatten().map(Version::get).min();
-        self.report.oldest_ms = self.report.oldest_ms.max(self.now.as_ms().saturating_sub(oldest.unwrap_or(u64::MAX)));
         let overdue = self.app.reservations.overdue(ids, self.now).await?;
         for (id, overdue) in ids.iter().zip(overdue) {
             let overdue = self.aside.unless_damaged(STEP, *id, overdue)?.unwrap_or(0);

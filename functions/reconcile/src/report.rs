@@ -127,7 +127,7 @@ pub struct Relayed {
     pub sent: u64,
     /// Notes beside receipts of another form, which an operator has to look at.
     pub damaged: u64,
-    /// The age of the oldest fact whose turn it was or is next, in ms: of all that wait, or nearly so.
+    /// The age of the oldest fact that was sent, or held back for its queue, in ms.
     pub oldest_ms: u64,
     /// Messages waiting in all queues.
     pub backlog: u32,

@@ -55,36 +55,6 @@ impl Reservations {
         ids.iter().zip(counts).map(|(id, count)| one_of_many(*id, count)).collect()
     }
 
-    /// The version of the fact in each of these activities whose note is due next, in their order: none where no note waits, or
-    /// where its receipt has another form. Two round trips.
-    pub async fn next_facts(&self, ids: &[ActivityId]) -> Result<Vec<Option<Version>>, ReservationsError> {
-        let (mut next, mut waiting) = (vec![None; ids.len()], Vec::new());
-        if ids.is_empty() {
-            return Ok(next);
-        }
-        let (mut notes, mut receipts) = (redis::pipe(), redis::pipe());
-        for id in ids {
-            notes.zrange(ActivityKeys::of(*id).outbox, 0, 0);
-        }
-        let users: Vec<RedisResult<Vec<Vec<u8>>>> = self.connection.query_each(&mut notes).await?;
-        for (place, (id, users)) in ids.iter().zip(users).enumerate() {
-            if let Some(user) = one_of_many(*id, users)?.ok().and_then(|users| users.into_iter().next()) {
-                receipts.hget(ActivityKeys::of(*id).signups, user);
-                waiting.push(place);
-            }
-        }
-        if waiting.is_empty() {
-            return Ok(next);
-        }
-        let receipts: Vec<RedisResult<Option<Vec<u8>>>> = self.connection.query_each(&mut receipts).await?;
-        for (place, receipt) in waiting.into_iter().zip(receipts) {
-            let receipt = one_of_many(ids[place], receipt)?.ok().flatten();
-            let receipt = receipt.and_then(|receipt| str::from_utf8(&receipt).ok()?.parse::<StoredReceipt>().ok());
-            next[place] = receipt.map(|receipt| receipt.version);
-        }
-        Ok(next)
-    }
-
     /// Hands out overdue notes and puts each off, so that no other run sends it too (`claim.lua`).
     pub async fn claim(&self, id: ActivityId, now: Timestamp) -> Result<Claimed, ReservationsError> {
         let keys = ActivityKeys::of(id);
