@@ -24,7 +24,7 @@ pub enum Metric {
     Backlog,
     /// People of whom Redis and MySQL told different things, or places by which a count was off; and places sold too often.
     Drift,
-    /// Steps of a run that stopped, activities that it left alone, and queues that are missing.
+    /// Steps of a run that stopped, activities that it left alone or that wait to come back, and queues that are missing.
     FailedSteps,
     /// The age of the oldest sign-up on its way to MySQL.
     OutboxAge,

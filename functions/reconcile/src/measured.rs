@@ -20,7 +20,7 @@ pub(crate) fn measured(report: &Report) -> Vec<(Metric, u64)> {
     measured
 }
 
-/// Steps that stopped, activities that one left alone, and queues that are missing.
+/// Steps that stopped, activities that one left alone or that wait to come back, and queues that are missing.
 fn failed_steps(report: &Report) -> u64 {
     let stopped = [
         report.survey.as_ref().is_some_and(Step::has_failed),
@@ -35,7 +35,8 @@ fn failed_steps(report: &Report) -> u64 {
     ];
     let stopped = stopped.into_iter().filter(|has_failed| *has_failed).count();
     let missing = report.relay.as_ref().and_then(Step::done).map_or(0, |relayed| relayed.missing.len());
-    (stopped + report.failed.len() + missing) as u64
+    let waiting = report.rebuild.as_ref().and_then(Step::done).map_or(0, |rebuilt| rebuilt.waiting.len());
+    (stopped + report.failed.len() + missing + waiting) as u64
 }
 
 /// People of whom the two sides told different things, and places sold too often. With one of the two steps missing, what the
@@ -58,4 +59,17 @@ fn told_differently(compared: &Compared) -> u64 {
         *most = (*most).max(Comparison::differences(found));
     }
     of_each.values().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Rebuilt;
+
+    #[test]
+    fn a_lost_activity_that_waits_to_come_back_counts_as_a_failed_step() {
+        let rebuilt = Rebuilt { waiting: vec![ActivityId::new(1), ActivityId::new(2)], ..Rebuilt::default() };
+        let report = Report { rebuild: Some(Step::Done(rebuilt)), ..Report::default() };
+        assert_eq!(measured(&report), [(Metric::FailedSteps, 2)]);
+    }
 }
